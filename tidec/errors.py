@@ -1,0 +1,132 @@
+"""What a user is told: one code, one place, one reason, one thing to do.
+
+Every problem that a user can cause is a `TidecError` around a `Diagnostic`; `assert` is for what only we can cause.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(Enum):
+    """How serious a diagnostic is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Exit(Enum):
+    """Exit codes of the command line (DESIGN section 8)."""
+
+    OK = 0
+    REFUTED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    STOCK = 4
+    INTEGRITY = 5
+    ENVIRONMENT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A line of a schedule or of an input file; `via` are the lines that called the helper it stands in, outermost first."""
+
+    file: str
+    line: int
+    text: str = ""
+    via: tuple[Spot, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One rule: its name, the exit code of a command that stops at it, and its page (what `tidec explain CODE` prints)."""
+
+    name: str
+    exit: Exit
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One message: `level[CODE name]: sentence`, then places, reason, example, help and what to read."""
+
+    code: str
+    sentence: str
+    spots: tuple[Spot, ...] = ()
+    reason: str = ""
+    example: tuple[str, ...] = ()
+    help: str = ""
+    see: str = ""
+    level: Level = Level.ERROR
+
+    def __str__(self) -> str:
+        lines = [f"{self.level.value}[{self.code} {CODES[self.code].name}]: {self.sentence}"]
+        for i, spot in enumerate(self.spots):
+            lines.append(f"  {'-->' if i == 0 else 'and'} {spot}" + (f"   {spot.text}" if spot.text else ""))
+            lines += [f"      called at {v}" + (f"   {v.text}" if v.text else "") for v in spot.via]
+        if self.reason:
+            lines.append(f"  reason: {self.reason}")
+        for i, line in enumerate(self.example):
+            lines.append(f"  example, the smallest: {line}" if i == 0 else f"      {line}")
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        if self.see:
+            lines.append(f"  see: {self.see}")
+        return "\n".join(lines)
+
+
+class TidecError(Exception):
+    """A problem that a user can cause, with its diagnostics; the first one decides the exit code."""
+
+    def __init__(self, *diagnostics: Diagnostic):
+        assert diagnostics and all(d.code in CODES for d in diagnostics)
+        self.diagnostics = diagnostics
+        super().__init__("\n".join(map(str, diagnostics)))
+
+    @property
+    def exit(self) -> Exit:
+        return CODES[self.diagnostics[0].code].exit
+
+
+CODES: dict[str, Code] = {
+    # inputs
+    "P001": Code("usage", Exit.USAGE, "The command line cannot be read as asked: an option, a value or a file is missing or out of range."),
+    "P002": Code("malformed", Exit.USAGE, "An input file is not JSON, or a value in it has the wrong type or is out of range."),
+    "P003": Code("unknown-key", Exit.USAGE, "An input file holds a key that its schema does not have. Unknown keys are errors, so that a misspelt one is never ignored."),
+    "P004": Code("bad-topology", Exit.USAGE, "The topology cannot be planned for: ranks that the lanes do not divide, more than 72 lanes, or rails that differ between nodes."),
+    "P005": Code("bad-shape", Exit.USAGE, "A parameter's shape cannot be sharded on dimension 0: it is a scalar, has a negative extent or is not contiguous."),
+    "P006": Code("bad-knob", Exit.USAGE, "A knob has no such name or no such value."),
+    "P012": Code("stock-collective", Exit.STOCK, "A group is valid, but tidec has no plan for it, so it keeps FSDP2's own collective. `tidec why-not` lists all of them; --stock-ok makes the exit code 0."),
+    "P013": Code("premise", Exit.REFUTED, "The claims of this wave width hold only for some node counts, and this topology is not one of them."),
+    "P102": Code("out-of-range", Exit.USAGE, "A rank, node, lane, parameter or block index lies outside the plan."),
+    # what is proved
+    "V101": Code("wrap-range", Exit.REFUTED, "wrap(e, M) needs 0 <= e < 2M and back(e, M) needs -M <= e < M; outside they are not the residue."),
+    "V102": Code("in-bounds", Exit.REFUTED, "An access lies outside the buffer that the schedule declares."),
+    "V103": Code("reach", Exit.REFUTED, "A put must stay on its rail and leave its node; a copy, sum or landing must stay inside its node."),
+    "V104": Code("exclusive", Exit.REFUTED, "Two writers reach one block in one use of it: one of them is lost."),
+    "V105": Code("contents", Exit.REFUTED, "A block is moved to a place that should hold another one."),
+    "V106": Code("covers", Exit.REFUTED, "A contributor does not land, or lands twice."),
+    "V107": Code("stale", Exit.REFUTED, "A block is read that this use did not write: it holds what an earlier use left there."),
+    "V201": Code("race", Exit.REFUTED, "Two conflicting accesses of one block are not ordered by streams and waits."),
+    "V202": Code("ambiguous-wait", Exit.REFUTED, "A counter can reach a wait's threshold without the event that the wait names."),
+    "V203": Code("starved-wait", Exit.REFUTED, "A wait names a promise that no op keeps, or that another rank keeps for somebody else."),
+    "V204": Code("wait-cycle", Exit.REFUTED, "A wait stands before its producer in the common order of issue: ranks can wait for each other in a circle."),
+    "V205": Code("early-release", Exit.REFUTED, "A block is overwritten or freed while a put may still read it."),
+    "V206": Code("redundant-wait", Exit.OK, "A wait that other waits already imply. A note, never an error."),
+    "V301": Code("wrong-value", Exit.REFUTED, "The interpreter computes other bytes than the contract asks for."),
+    "V302": Code("loose-grouping", Exit.REFUTED, "The order in which a sum adds its terms is not fixed by the plan."),
+    "V401": Code("over-budget", Exit.REFUTED, "The arena of a plan is larger than the budget that was given."),
+    "V402": Code("layout", Exit.REFUTED, "Two rows of a buffer overlap, or leave a gap, or pass its end."),
+    "V501": Code("echo-mismatch", Exit.REFUTED, "The compiled program issues other ops than the plan that was proved."),
+    "V901": Code("unknown", Exit.UNKNOWN, "The solver gave up on a claim within its budget. Unknown is never accepted."),
+    "V902": Code("vacuous", Exit.REFUTED, "The hypotheses of a claim contradict each other, so that it says nothing."),
+    # bundles, caches, environment
+    "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
+    "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),
+    "E001": Code("missing-extra", Exit.ENVIRONMENT, "A Python package that this command needs is not installed."),
+    "E002": Code("missing-tool", Exit.ENVIRONMENT, "A compiler that this command needs was not found, or does not work."),
+}
