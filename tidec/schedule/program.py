@@ -1,0 +1,402 @@
+"""What a traced schedule is: buffers, flags, and one host program of ops under loops and conditions.
+
+M nodes, L lanes, N = M*L ranks, n node, j lane, e call. A `Program` is plain frozen data; the node count, the rank, the call and the loop
+indices are symbols in it, the lane count and all knobs are ints. Its canonical JSON is what is hashed.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Union
+
+from tidec.errors import Spot
+from tidec.index import Cond, Expr, Index, Truth, substitute, to_json
+
+
+class Every(Enum):
+    """A whole dimension of a cell, or all lanes of a node as the place of a cell."""
+
+    ALL = "all"          # every index
+    OTHERS = "others"    # every index but the rank's own lane
+
+
+ALL, OTHERS = Every.ALL, Every.OTHERS
+Coord = Union[Expr, int, Every]
+
+
+class Scope(Enum):
+    """For whom a flag is raised, which decides how many counters a rank has of it."""
+
+    SELF = "self"      # for itself: 1
+    NODE = "node"      # for every lane of the node: L
+    LANES = "lanes"    # for the other lanes of the node: L - 1
+    RAIL = "rail"      # for the other nodes on the rail: M - 1
+
+
+class Kind(Enum):
+    """Where a buffer comes from. Inputs are another tensor in every call."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    TEMP = "temp"
+
+
+class Block(Enum):
+    """What one block of a buffer is made of. Its bytes are the layout's business (`plan/layout.py`)."""
+
+    SHARD = "shard"              # one rank's rows of every parameter, packed
+    PLACED = "placed"            # the same rows at their final address in the parameter-major landing
+    GRAD_SLICE = "grad_slice"    # one sub-slice of the L rows of a node's ranks, where autograd left it
+    SLICE = "slice"              # the same, packed: L rows, in the gradients' dtype
+    PARTIAL = "partial"          # the same summed over a node: L rows in fp32
+    OUT_SLICE = "out_slice"      # one sub-slice of the rank's own packed output, fp32
+    GRAD_ROW = "grad_row"        # one part of one rank's row, where autograd left it
+    ROW = "row"                  # the same, packed, in the gradients' dtype
+    OUT_ROW = "out_row"          # one part of the rank's own packed output, fp32
+
+
+class Step(Enum):
+    """How a loop advances, and whether its iterations are ordered."""
+
+    BY_ONE = "by_one"
+    DOUBLING = "doubling"    # 1, 2, 4, ...
+    EACH = "each"            # an unordered set, ended by a join
+    RUN = "run"              # an unordered set whose descriptors fold into one strided descriptor, ended by a join
+
+
+class OpKind(Enum):
+    """The ops. READ and FREE are what the caller does between calls; they move nothing."""
+
+    COPY = "copy"
+    PUT = "put"
+    SIGNAL = "signal"
+    WAIT = "wait"
+    SUM = "sum"
+    LAND = "land"
+    ZERO = "zero"
+    CAST = "cast"
+    READ = "read"
+    FREE = "free"
+    JOIN = "join"
+
+
+class Event(Enum):
+    """When a promise is raised: at an op's end, or for a put once its source is reusable or its data has arrived."""
+
+    END = "end"
+    DONE = "done"
+    THEN = "then"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One extent: lo <= index < hi; DOUBLING means the powers of two in it. `hi` may name the flag's `on` keys."""
+
+    name: str
+    lo: Index
+    hi: Index
+    step: Step = Step.BY_ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Blocks addressed by `dims` on every rank.
+
+    per: the loops whose values (after the call) say which use of a block an access belongs to.
+    holds: what the block with indices `#<dim>` holds in the use `@<loop>`, seen by the owner at (n, j) in call e; empty if nobody says.
+    source: whose contributions are in it: (node, lane), each an index or ALL; empty if nobody says.
+    before: the use before a use (call, then `per`), only where the buffer rests at zero.
+    found: where the writer of block `#<dim>` is: values of its rank and loops, as names and expressions; empty if unstated.
+    """
+
+    name: str
+    kind: Kind
+    block: Block
+    dims: tuple[Dim, ...]
+    per: tuple[str, ...]
+    rests_at_zero: bool
+    holds: tuple[Index, ...]
+    source: tuple[Coord, ...]
+    before: tuple[Index, ...]
+    found: tuple[tuple[str, Index], ...]
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An array of promises with a declared box per call.
+
+    on: the keys that choose the counter; box: the keys that are counted, row-major, in every call. each: one event a key, no counter.
+    """
+
+    name: str
+    scope: Scope
+    on: tuple[Dim, ...]
+    box: tuple[Dim, ...]
+    each: bool
+    spot: Spot
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.on + self.box
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An access: block `key` of a buffer on rank (node, lane), in the use (call, *use)."""
+
+    buffer: str
+    key: tuple[Coord, ...]
+    node: Index
+    lane: Coord
+    call: Index
+    use: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Element `key` of a flag in a call. (node, lane) is the rank it is raised for, or in a wait the rank that raises it."""
+
+    flag: str
+    key: tuple[Index, ...]
+    node: Index
+    lane: Index
+    call: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """A promise kept at an event of an op."""
+
+    event: Event
+    promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op. `id` is its place in the text; `words` are expressions that messages name (contributor 8).
+
+    seed: only of sums and landings: where it holds, the destination starts from what the caller accumulates into, or from zero.
+    """
+
+    id: int
+    kind: OpKind
+    stream: str
+    reads: tuple[Cell, ...]
+    writes: tuple[Cell, ...]
+    raises: tuple[Raise, ...]
+    waits: tuple[Promise, ...]
+    words: tuple[tuple[str, Index], ...]
+    seed: Truth
+    spot: Spot
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind.value}#{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`for name in lo..hi`. over_lanes: the index is a lane. at_most: a stated bound of its trips (a hint), 0 if none."""
+
+    name: str
+    lo: Index
+    hi: Index
+    step: Step
+    over_lanes: bool
+    at_most: int
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The body runs where the condition holds."""
+
+    cond: Cond
+    body: tuple[Item, ...]
+
+
+Item = Union[Op, Loop, When]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Every ask (values of `ask`) is served by a write: `found` gives its rank and loops, the cell is (node, *key) on `lane`."""
+
+    buffer: str
+    ask: tuple[Dim, ...]
+    found: tuple[tuple[str, Index], ...]
+    node: Index
+    lane: Index
+    key: tuple[Index, ...]
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream's name and the role of the ranks that have it."""
+
+    name: str
+    role: str = "every rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One schedule for one lane count and one setting of the knobs, for every node count."""
+
+    name: str
+    lanes: int
+    knobs: tuple[tuple[str, int | str], ...]
+    buffers: tuple[Buffer, ...]
+    flags: tuple[Flag, ...]
+    streams: tuple[Stream, ...]
+    body: tuple[Item, ...]
+    covers: tuple[Cover, ...]
+    premises: tuple[Cond, ...]
+
+    def buffer(self, name: str) -> Buffer:
+        return next(b for b in self.buffers if b.name == name)
+
+    def flag(self, name: str) -> Flag:
+        return next(f for f in self.flags if f.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An op under its loops and conditions: a family whose integer points are the concrete ops. `blocks` are the enclosing bodies, outermost first."""
+
+    op: Op
+    loops: tuple[Loop, ...]
+    conds: tuple[Cond, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The family's indices beside the rank: the call, then the loops."""
+        return ("e", *(l.name for l in self.loops))
+
+
+def statements(program: Program) -> tuple[Statement, ...]:
+    """All ops with their loops and conditions, in the order of the text."""
+
+    def walk(items: tuple[Item, ...], loops: tuple[Loop, ...], conds: tuple[Cond, ...]) -> Iterator[Statement]:
+        for item in items:
+            if isinstance(item, Op):
+                yield Statement(item, loops, conds)
+            elif isinstance(item, Loop):
+                yield from walk(item.body, (*loops, item), conds)
+            else:
+                yield from walk(item.body, loops, (*conds, item.cond))
+
+    return tuple(walk(program.body, (), ()))
+
+
+# What the spellings of the branch test are worth for every M >= 2.
+_SEVERAL_NODES = {'["==", "M", 1]': False, '["not", ["==", "M", 1]]': True, '["<=", 2, "M"]': True, '["<", 1, "M"]': True}
+
+
+def specialise(program: Program, single_node: bool) -> Program:
+    """The program of one branch: M = 1, or every M >= 2. Conditions on M alone are settled, what can not run there is left out."""
+    env: dict[str, object] = {"M": 1} if single_node else {}
+
+    def settle(cond: Truth) -> Truth:
+        cond = substitute(cond, env)
+        return _SEVERAL_NODES.get(json.dumps(to_json(cond)), cond)
+
+    def cut(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        kept: list[Item] = []
+        for item in items:
+            if isinstance(item, Op):
+                kept.append(_op(item, env))
+                continue
+            if isinstance(item, When):
+                cond = settle(item.cond)
+                if cond is True:
+                    kept += cut(item.body)
+                elif cond is not False and (body := cut(item.body)):
+                    kept.append(When(cond, body))
+            elif body := cut(item.body):
+                kept.append(replace(item, lo=substitute(item.lo, env), hi=substitute(item.hi, env), body=body))
+        return tuple(kept)
+
+    cutdown = replace(program, body=cut(program.body), premises=tuple(p for p in (substitute(p, env) for p in program.premises) if p is not True))
+    ops = [s.op for s in statements(cutdown)]
+    buffers = {c.buffer for op in ops for c in (*op.reads, *op.writes)}
+    flags = {r.promise.flag for op in ops for r in op.raises} | {w.flag for op in ops for w in op.waits}
+    return replace(
+        cutdown,
+        buffers=tuple(_buffer(b, env) for b in program.buffers if b.name in buffers),
+        flags=tuple(replace(f, on=_dims(f.on, env), box=_dims(f.box, env)) for f in program.flags if f.name in flags),
+        covers=tuple(_cover(c, env) for c in program.covers if c.buffer in buffers),
+    )
+
+
+def _sub(values: tuple, env: dict[str, object]) -> tuple:
+    return tuple(substitute(v, env) for v in values)
+
+
+def _dims(dims: tuple[Dim, ...], env: dict[str, object]) -> tuple[Dim, ...]:
+    return tuple(replace(d, lo=substitute(d.lo, env), hi=substitute(d.hi, env)) for d in dims)
+
+
+def _pairs(pairs: tuple[tuple[str, Index], ...], env: dict[str, object]) -> tuple[tuple[str, Index], ...]:
+    return tuple((name, substitute(x, env)) for name, x in pairs)
+
+
+def _cell(c: Cell, env: dict[str, object]) -> Cell:
+    return replace(c, key=_sub(c.key, env), node=substitute(c.node, env), lane=substitute(c.lane, env), call=substitute(c.call, env), use=_sub(c.use, env))
+
+
+def _promise(p: Promise, env: dict[str, object]) -> Promise:
+    return replace(p, key=_sub(p.key, env), node=substitute(p.node, env), lane=substitute(p.lane, env), call=substitute(p.call, env))
+
+
+def _op(op: Op, env: dict[str, object]) -> Op:
+    if not env:
+        return op
+    return replace(
+        op, reads=tuple(_cell(c, env) for c in op.reads), writes=tuple(_cell(c, env) for c in op.writes), words=_pairs(op.words, env),
+        raises=tuple(Raise(r.event, _promise(r.promise, env)) for r in op.raises), waits=tuple(_promise(w, env) for w in op.waits),
+        seed=substitute(op.seed, env),
+    )
+
+
+def _buffer(b: Buffer, env: dict[str, object]) -> Buffer:
+    return replace(b, dims=_dims(b.dims, env), holds=_sub(b.holds, env), source=_sub(b.source, env), before=_sub(b.before, env), found=_pairs(b.found, env))
+
+
+def _cover(c: Cover, env: dict[str, object]) -> Cover:
+    return replace(c, ask=_dims(c.ask, env), found=_pairs(c.found, env), node=substitute(c.node, env), lane=substitute(c.lane, env), key=_sub(c.key, env))
+
+
+def branch(program: Program, nodes: int) -> Program:
+    """The branch of the program that a topology with that many nodes runs; M stays a symbol for M >= 2."""
+    return specialise(program, single_node=nodes == 1)
+
+
+def jsonable(value: object) -> object:
+    """Program data as JSON values: enums as their values, spots as file and line, expressions as nested lists."""
+    if isinstance(value, (Expr, Cond)):
+        return to_json(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Spot):
+        return [str(value), *map(str, value.via)]
+    if isinstance(value, tuple):
+        return [jsonable(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {"is": type(value).__name__.lower(), **{f: jsonable(getattr(value, f)) for f in value.__dataclass_fields__}}
+    assert isinstance(value, (int, str, bool)), type(value)
+    return value
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON: sorted keys, no spaces, ASCII."""
+    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(program: Program) -> str:
+    """sha256 of the program's canonical JSON."""
+    return hashlib.sha256(canonical(program).encode()).hexdigest()
