@@ -62,16 +62,20 @@ class Document:
         """The error of one line of this file, ready to be raised."""
         return TidecError(_diagnostic(code, sentence, self.file, self.lines, line, reason=reason, help=help))
 
-    def members(self, node: Node, *, what: str, keys: Sequence[str], owner: str = "") -> dict[str, Member]:
+    def members(self, node: Node, *, what: str, keys: Sequence[str], owner: str = "", group_keys: Sequence[str] = ()) -> dict[str, Member]:
         """The members of an object by key.
 
         what: how a message names the object; owner: how it names the kind, for the list of keys.
+        group_keys: keys that belong to the groups inside it.
         Raises P002 where it is no object, P003 with the nearest key where it holds an unknown one.
         """
         if not isinstance(node.value, Object):
             raise self.error("P002", f"{what} is {kind_of(node.value)}, not an object", line=node.line,
                              help=f"write an object with the keys {', '.join(keys)}")
         for member in node.value.members:
+            if member.key not in keys and member.key in group_keys:
+                raise self.error("P003", f"{what} has an unknown key {quoted(member.key)}", line=member.line,
+                                 help=f"{member.key} belongs to a group: list the group under groups")
             if member.key not in keys:
                 raise self.error("P003", f"{what} has an unknown key {quoted(member.key)}", line=member.line,
                                  help=f"did you mean {quoted(nearest(member.key, keys))}?  "
@@ -98,8 +102,8 @@ class Document:
         if not isinstance(node.value, int) or isinstance(node.value, bool):
             raise self._wrong(node, what, "an integer")
         if not low <= node.value <= high:
-            raise self.error("P002", f"{what} is {node.value}, outside {low}..{high}", line=node.line,
-                             help=f"write an integer from {low} to {high}")
+            wanted = f"an integer from {low}" if high == MAX_INT64 else f"an integer from {low} to {high}" if low < high else str(low)
+            raise self.error("P002", f"{what} is {node.value}, not {wanted}", line=node.line, help=f"write {wanted}")
         return node.value
 
     def number(self, node: Node, *, what: str, is_zero_allowed: bool = False) -> float:
@@ -152,7 +156,8 @@ def plain_text(node: Node) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """The known word that is most like the one written."""
-    return difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
+    folded = {candidate.lower(): candidate for candidate in known}
+    return folded[difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.0)[0]]
 
 
 def quoted(text: str) -> str:
@@ -213,7 +218,7 @@ class _Reader:
             return Node(self._number(token), line)
         if kind == "word":
             if token not in _WORDS:
-                raise self._error(f"is not JSON: {token} is no value", help="write a number, a string, true, false, an array or an object")
+                raise self._error(f"is not JSON: {token} is not one of its values", help="write a number, a string, true, false, an array or an object")
             return Node(_WORDS[token], line)
         if token == "[":
             return Node(self._array(depth), line)

@@ -125,7 +125,7 @@ def _value(name: str, text: str, lanes: int) -> object:
             raise _bad(f"knob cast is {quoted(text)}", help="write cast=0 or cast=1")
         return text == "1"
     low, high = (1, lanes) if name == "W" else (1, _MAX_OUTBOX) if name == "n_out" else _RANGES[name]
-    wanted = f"{low}..{high}" + (", the lane count" if name == "W" else "")
+    wanted = f"1..L = 1..{lanes}" if name == "W" else f"{low}..{high}"
     if not (text.isascii() and text.isdigit() and len(text) <= 15 and low <= int(text) <= high):
         wanted = "full or a number from 1" if name == "n_out" else wanted
         raise _bad(f"knob {name} is {quoted(text)}, not {wanted}", help=f"write {name}=N with N in {wanted}" if name != "n_out" else "write n_out=full or n_out=N")

@@ -169,7 +169,7 @@ def read_groups(text: str, *, file: str) -> Signature:
     root = document.root
     if isinstance(root.value, tuple):
         return Signature((_group(document, name, 1, root, {}),), name)
-    given = document.members(root, what="a group file", keys=_FILE_KEYS)
+    given = document.members(root, what="a group file", keys=_FILE_KEYS, group_keys=_GROUP_KEYS)
     if "schema" in given and given["schema"].node.value != SCHEMA:
         raise document.error("P002", f"the schema of a group file is {quoted(SCHEMA)}", line=given["schema"].line, help=f'write "schema": "{SCHEMA}"')
     if ("params" in given) == ("groups" in given):

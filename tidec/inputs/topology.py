@@ -152,7 +152,7 @@ def _rails(document: Document, member: Member, nodes: int, lanes: int) -> tuple[
                              help="give one array a node, with the rail of each lane")
     first: tuple[int, ...] = ()
     for n, node in enumerate(per_node):
-        found = tuple(document.integer(rail, what=f"a rail of node {n}", high=65535) for rail in document.items(node, what=f"the rails of node {n}"))
+        found = tuple(document.integer(rail, what=f"a rail of node {n}", high=65535) for rail in document.items(node, what=f"rails of node {n}"))
         if len(found) != lanes:
             raise document.error("P004", f"node {n} gives {len(found)} rails for {lanes} lanes", line=node.line, help="give one rail a lane")
         first = found if n == 0 else first

@@ -1,0 +1,89 @@
+"""Knobs have defaults that follow the lane count, ranges, and no silent effect."""
+import random
+
+import pytest
+
+from tidec.errors import TidecError
+from tidec.inputs.knobs import FULL, NAMES, Knobs, default_knobs, parse_knobs
+
+
+def refusal(settings, lanes=8, **more) -> str:
+    with pytest.raises(TidecError) as caught:
+        parse_knobs(settings, lanes, **more)
+    assert [d.code for d in caught.value.diagnostics] == ["P006"]
+    return str(caught.value)
+
+
+def test_the_defaults_at_8_lanes():
+    knobs = parse_knobs((), 8)
+    assert knobs == default_knobs(8) == Knobs(8, 4)
+    assert (knobs.n_stg, knobs.n_part, knobs.n_out, knobs.stripes, knobs.cast, knobs.pacing) == (2, 1, FULL, 1, None, False)
+    assert str(FULL) == "full"
+
+
+def test_k_follows_w_unless_it_is_set():
+    assert [parse_knobs((f"W={w}",), 8).k for w in range(1, 9)] == [1, 2, 3, 4, 4, 4, 4, 4]
+    assert parse_knobs(("W=2", "k=32"), 8) == Knobs(2, 32)
+    assert parse_knobs(("W=2",), 8, defaults=Knobs(8, 6)).k == 2
+    assert parse_knobs((), 2, defaults=Knobs(8, 6)) == Knobs(2, 2)
+
+
+def test_every_setting_reaches_its_knob():
+    settings = ("W=4", "k=3", "n_stg=8", "n_part=4", "n_out=3", "chunk_bytes=0", "stripes=1", "ctas_sum=4", "ctas_land=4", "cast=1", "pacing=off")
+    assert [s.partition("=")[0] for s in settings] == list(NAMES)
+    assert parse_knobs(settings, 8) == Knobs(4, 3, n_stg=8, n_part=4, n_out=3, cast=True)
+    assert parse_knobs(("cast=0", "n_out=full"), 8) == Knobs(8, 4, cast=False)
+
+
+def test_an_outbox_holds_what_one_round_sends():
+    for seed in range(300):
+        rng = random.Random(seed)
+        lanes = rng.randrange(1, 17)
+        w, k, n_out, nodes = rng.randrange(1, lanes + 1), rng.randrange(1, 33), rng.randrange(1, 20), rng.choice([None, 1, 2, 3, 9, 64])
+        least = min(k, w) if nodes is None else min(k, w, nodes - 1)
+        settings = (f"W={w}", f"k={k}", f"n_out={n_out}")
+        if n_out >= least:
+            assert parse_knobs(settings, lanes, nodes=nodes).n_out == n_out, f"seed {seed}"
+        else:
+            assert f"= {least}\n" in refusal(settings, lanes, nodes=nodes), f"seed {seed}"
+
+
+def test_an_outbox_that_was_not_set_grows_with_what_was():
+    assert parse_knobs(("k=8",), 8, defaults=Knobs(8, 2, n_out=4)).n_out == 8
+
+
+def test_a_small_outbox_is_refused_with_the_terms():
+    assert refusal(("n_out=3",), nodes=8) == """\
+error[P006 bad-knob]: n_out=3 is below min(k, W, M-1) = min(4, 8, 7) = 4
+  reason: a round would wait for a block that only its own end frees
+  help: write n_out=full, or a larger number"""
+
+
+def test_an_unknown_knob_is_refused_with_the_nearest_one():
+    assert refusal(("n_outs=3",)) == """\
+error[P006 bad-knob]: there is no knob "n_outs"
+  help: did you mean n_out?  the knobs are W, k, n_stg, n_part, n_out, chunk_bytes, stripes, ctas_sum, ctas_land, cast, pacing"""
+
+
+def test_a_knob_that_no_plan_reads_cannot_be_set():
+    assert refusal(("stripes=2",)) == """\
+error[P006 bad-knob]: knob stripes cannot be set to 2
+  reason: no plan reads this knob yet
+  help: leave stripes out, or write stripes=1"""
+    for setting in ("chunk_bytes=4096", "ctas_sum=8", "ctas_land=1", "pacing=on"):
+        assert "no plan reads this knob yet" in refusal((setting,))
+
+
+@pytest.mark.parametrize("setting, words", [
+    ("W=0", 'knob W is "0", not 1..L = 1..8'), ("W=9", 'knob W is "9", not 1..L = 1..8'), ("k=33", 'knob k is "33", not 1..32'),
+    ("n_stg=9", "not 1..8"), ("n_part=5", "not 1..4"), ("stripes=9", "not 1..8"), ("n_out=0", "not full or a number from 1"),
+    ("n_out=all", "not full or a number from 1"), ("n_out=" + "9" * 5000, "not full or a number from 1"), ("k=1.5", "not 1..32"), ("k=-1", "not 1..32"),
+    ("k=\u0663", "not 1..32"), ("cast=yes", "help: write cast=0 or cast=1"), ("pacing=1", "help: write pacing=on or pacing=off"),
+    ("W", "knob W is given no value"), ("W=", "knob W is given no value"), ("=3", "there is no knob"),
+])
+def test_a_setting_out_of_range_is_refused(setting, words):
+    assert words in refusal((setting,))
+
+
+def test_a_knob_set_twice_is_refused():
+    assert refusal(("W=1", "W=1")).startswith("error[P006 bad-knob]: knob W is set twice, to 1 and to 1\n")
