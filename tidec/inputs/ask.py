@@ -51,10 +51,10 @@ class Ask:
         if knobs.cast is None:
             object.__setattr__(self, "knobs", replace(knobs, cast=self.group.needs_cast))
         elif not knobs.cast and self.group.needs_cast:
-            raise TidecError(Diagnostic(
-                "P006", f"cast=0 cannot hold for group {quoted(self.group.name)}",
-                reason=f"its shards are stored in another type than {self.group.param_dtype.value if self.group.param_dtype else ''}, which its all-gather delivers",
-                help="leave cast out"))
+            p = next(p for p in self.group.params if self.group.gathered_as(p) is not p.dtype)
+            raise TidecError(Diagnostic("P006", f"cast=0 cannot hold for group {quoted(self.group.name)}",
+                                        reason=f"parameter {quoted(p.name)} is stored in {p.dtype.value} and gathered in {self.group.gathered_as(p).value}",
+                                        help="leave cast out"))
 
 
 @dataclass(frozen=True, slots=True)
