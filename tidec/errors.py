@@ -102,6 +102,8 @@ CODES: dict[str, Code] = {
     "P006": Code("bad-knob", Exit.USAGE, "A knob has no such name or no such value."),
     "P012": Code("stock-collective", Exit.STOCK, "A group is valid, but tidec has no plan for it, so it keeps FSDP2's own collective. `tidec why-not` lists all of them; --stock-ok makes the exit code 0."),
     "P013": Code("premise", Exit.REFUTED, "The claims of this wave width hold only for some node counts, and this topology is not one of them."),
+    "P014": Code("unknown-variable", Exit.USAGE, "An environment variable begins with TIDEC_ and means nothing to tidec. A warning: no variable changes results."),
+    "P015": Code("padding", Exit.OK, "More than half of a landing is padding: most ranks own no row of the large parameters. A warning, never an error."),
     "P102": Code("out-of-range", Exit.USAGE, "A rank, node, lane, parameter or block index lies outside the plan."),
     # what is proved
     "V101": Code("wrap-range", Exit.REFUTED, "wrap(e, M) needs 0 <= e < 2M and back(e, M) needs -M <= e < M; outside they are not the residue."),
@@ -127,6 +129,8 @@ CODES: dict[str, Code] = {
     # bundles, caches, environment
     "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
     "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),
+    "C003": Code("untrusted-cache", Exit.INTEGRITY, "The cache folder is a link, belongs to another user, or can be written by others: what lies in it could be anybody's."),
+    "C004": Code("damaged-entry", Exit.INTEGRITY, "An entry of the cache is not what was written there. It is never trusted: the work is done again. A note."),
     "E001": Code("missing-extra", Exit.ENVIRONMENT, "A Python package that this command needs is not installed."),
     "E002": Code("missing-tool", Exit.ENVIRONMENT, "A compiler that this command needs was not found, or does not work."),
 }
