@@ -133,4 +133,6 @@ CODES: dict[str, Code] = {
     "C004": Code("damaged-entry", Exit.INTEGRITY, "An entry of the cache is not what was written there. It is never trusted: the work is done again. A note."),
     "E001": Code("missing-extra", Exit.ENVIRONMENT, "A Python package that this command needs is not installed."),
     "E002": Code("missing-tool", Exit.ENVIRONMENT, "A compiler that this command needs was not found, or does not work."),
+    "E003": Code("unwritable", Exit.ENVIRONMENT, "A folder cannot be made or written: it is read-only, full, or no folder."),
+    "E004": Code("not-built", Exit.ENVIRONMENT, "What is asked for is part of the design, and this version cannot do it."),
 }
