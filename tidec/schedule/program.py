@@ -200,7 +200,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for name in lo..hi`. over_lanes: the index is a lane. at_most: a stated bound of its trips (a hint), 0 if none."""
+    """`for name in lo..hi`. over_lanes: the index is a lane. at_most: a stated bound of its trips (a hint), 0 if none. spot: where the text opens it."""
 
     name: str
     lo: Index
@@ -209,14 +209,16 @@ class Loop:
     over_lanes: bool
     at_most: int
     body: tuple[Item, ...]
+    spot: Spot = Spot("", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The body runs where the condition holds."""
+    """The body runs where the condition holds. spot: where the text opens it."""
 
     cond: Cond
     body: tuple[Item, ...]
+    spot: Spot = Spot("", 0)
 
 
 Item = Union[Op, Loop, When]
@@ -316,7 +318,7 @@ def specialise(program: Program, single_node: bool) -> Program:
                 if cond is True:
                     kept += cut(item.body)
                 elif cond is not False and (body := cut(item.body)):
-                    kept.append(When(cond, body))
+                    kept.append(When(cond, body, item.spot))
             elif body := cut(item.body):
                 kept.append(replace(item, lo=substitute(item.lo, env), hi=substitute(item.hi, env), body=body))
         return tuple(kept)

@@ -201,10 +201,11 @@ class Schedule:
     def when(self, cond: Truth) -> Iterator[None]:
         """The ops inside run where the condition holds."""
         outer, self._body = self._body, []
+        spot = self._spot()
         yield
         body, self._body = tuple(self._body), outer
         if body and cond is not False:
-            self._body += body if cond is True else (When(cond, body),)
+            self._body += body if cond is True else (When(cond, body, spot),)
 
     def serial(self, name: str, lo: Index, hi: Index, at_most: int = 0) -> Iterator[Index]:
         """for name in lo..hi, in order."""
@@ -247,11 +248,12 @@ class Schedule:
             raise ScheduleError(f"the loop index {name} is taken")
         self._loops.append(name)
         outer, self._body = self._body, []
+        spot = self._spot()
         yield symbol(name)
         self._loops.pop()
         body, self._body = tuple(self._body), outer
         if body:
-            self._body.append(Loop(name, lo, hi, step, over_lanes, at_most, body))
+            self._body.append(Loop(name, lo, hi, step, over_lanes, at_most, body, spot))
 
     # ---- ops
 
