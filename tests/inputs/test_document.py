@@ -15,15 +15,7 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_values_know_their_lines():
-    document = parse('{\n "a": [1,\n  true],\n\n "b": {"c": null}}', file="f.json")
-    a, b = document.root.value.members
-    assert (a.key, a.line, a.node.line) == ("a", 2, 2)
-    assert [(item.value, item.line) for item in a.node.value] == [(1, 2), (True, 3)]
-    assert (b.line, b.node.value.members[0].node.value) == (5, None)
-
-
-@pytest.mark.parametrize("text, line, words", [
+REFUSED = [
     ("", 1, "it ends where a value should be"),
     ('{"params": [', 1, "it ends where a value or ] should be"),
     ('{"a": 1,\n "a": 1}', 2, 'holds the key "a" twice'),
@@ -43,10 +35,25 @@ def test_values_know_their_lines():
     ('["\\x"]', 1, "a string holds a wrong escape"),
     ('["a\tb"]', 1, "where a value or ] should be"),
     ("[" * 100, 1, "is nested more than 64 deep"),
-])
+]
+
+
+def test_values_know_their_lines():
+    document = parse('{\n "a": [1,\n  true],\n\n "b": {"c": null}}', file="f.json")
+    a, b = document.root.value.members
+    assert (a.key, a.line, a.node.line) == ("a", 2, 2)
+    assert [(item.value, item.line) for item in a.node.value] == [(1, 2), (True, 3)]
+    assert (b.line, b.node.value.members[0].node.value) == (5, None)
+
+
+@pytest.mark.parametrize("text, line, words", REFUSED)
 def test_what_is_not_strict_json_is_refused_at_its_line(text, line, words):
     message = refusal(text)
     assert words in message and f"--> f.json:{line}" in message, message
+
+
+def test_every_refusal_reads_as_written_down(golden):
+    golden("inputs/json-refused.txt", "\n".join(refusal(text) + "\n" for text, _, _ in REFUSED))
 
 
 def test_text_that_json_reads_is_read_alike():

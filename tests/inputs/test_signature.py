@@ -26,6 +26,43 @@ def one(more: str = "", *, name: str = '"w"', shape: str = "[4]", dtype: str = '
     return f'{{"params": [\n {{"name": {name}, "shape": {shape}, "dtype": {dtype}{more}}}\n]}}'
 
 
+REFUSED = [
+    ('{"groups": [{"params": [], "repeats": 2}]}', 'P003 unknown-key]: group 0 has an unknown key "repeats"'),
+    (one(shape="[-4]"), 'P005 bad-shape]: parameter "w" has a negative extent, -4'),
+    (one(shape="[4611686018427387904, 2]"), 'P005 bad-shape]: parameter "w" has more bytes than 64 bits count'),
+    (one(shape="4"), 'P002 malformed]: shape of parameter "w" is 4, not an array'),
+    (one(shape="[true]"), 'P002 malformed]: an extent of parameter "w" is true, not an integer'),
+    (one(shape="[4.0]"), 'P002 malformed]: an extent of parameter "w" is 4.0, not an integer'),
+    (one(shape="[" + "9" * 30 + "]"), 'P002 malformed]: "g.json" holds an integer that does not fit 64 bits'),
+    (one(dtype='"bfloat16"'), 'P002 malformed]: dtype of parameter "w" is "bfloat16"'),
+    (one(dtype="null"), 'P002 malformed]: dtype of parameter "w" is null'),
+    (one(name='"a\\nb"'), 'P002 malformed]: the name of parameter 0 of group "g" holds a character that cannot be printed'),
+    (one(name='"\\ud800"'), 'P002 malformed]: the name of parameter 0 of group "g" holds a character that cannot be printed'),
+    (one(name='""'), 'P002 malformed]: the name of parameter 0 of group "g" is "", not a non-empty string'),
+    (one(', "requires_grad": 1'), 'P002 malformed]: requires_grad of parameter "w" is 1, not true or false'),
+    (one(', "shard_dim": 1'), 'P002 malformed]: shard_dim of parameter "w" is 1, not 0'),
+    (one(', "shard_dim": -1', shape="[2, 2]"), 'P002 malformed]: shard_dim of parameter "w" is -1, not an integer from 0 to 1'),
+    (one(', "stride": [1, 1]'), 'P002 malformed]: stride of parameter "w" has 2 entries, its shape has 1'),
+    (one(', "stride": [2]'), 'P005 bad-shape]: parameter "w" is not contiguous'),
+    (one(', "tied_to": ["w"]'), 'P002 malformed]: tied_to of parameter "w" names the parameter itself'),
+    (one(', "tied_to": "v"'), 'P002 malformed]: tied_to of parameter "w" is "v", not an array'),
+    (one(', "name": "v"'), 'P002 malformed]: "g.json" holds the key "name" twice in one object'),
+    ('[{"name": "w", "shape": [1]}]', 'P002 malformed]: parameter "w" has no dtype'),
+    ('[{"shape": [1], "dtype": "bf16"}]', 'P002 malformed]: parameter 0 of group "g" has no name'),
+    ("[3]", 'P002 malformed]: parameter 0 of group "g" is 3, not an object'),
+    ("[]", 'P002 malformed]: params of group "g" is empty'),
+    ('{"groups": []}', "P002 malformed]: groups is empty"),
+    ('{"groups": [{"name": "a"}]}', 'P002 malformed]: group "a" has no params'),
+    ('{"groups": [{"repeat": 0, "params": []}]}', 'P002 malformed]: repeat of group "g0" is 0, not an integer from 1'),
+    ('{"groups": [{"reduce_dtype": "int8", "params": [{"name": "w", "shape": [1], "dtype": "bf16"}]}]}', 'P002 malformed]: reduce_dtype of group "g0" is "int8"'),
+    ('{"params": [], "groups": []}', "P002 malformed]: a group file has both params and groups"),
+    ('{"schema": "tidec.group/1"}', "P002 malformed]: a group file has neither params nor groups"),
+    ('{"schema": "tidec.group/2", "params": []}', 'P002 malformed]: the schema of a group file is "tidec.group/1"'),
+    ("3", "P002 malformed]: a group file is 3, not an object"),
+    ("", 'P002 malformed]: "g.json" is not JSON: it ends where a value should be'),
+]
+
+
 def test_a_file_with_params_is_one_group_named_after_the_file(tmp_path):
     path = tmp_path / "tiny.v2.json"
     path.write_text('{"schema": "tidec.group/1", "notes": ["b", "a"], "params": [{"name": "w", "shape": [7, 2, 3], "dtype": "fp32"}]}')
@@ -130,43 +167,13 @@ error[P002 malformed]: "v" is tied to "w" and has an entry of its own
   help: delete the entry of "v\""""
 
 
-@pytest.mark.parametrize("text, head", [
-    ('{"groups": [{"params": [], "repeats": 2}]}', 'P003 unknown-key]: group 0 has an unknown key "repeats"'),
-    (one(shape="[-4]"), 'P005 bad-shape]: parameter "w" has a negative extent, -4'),
-    (one(shape="[4611686018427387904, 2]"), 'P005 bad-shape]: parameter "w" has more bytes than 64 bits count'),
-    (one(shape="4"), 'P002 malformed]: shape of parameter "w" is 4, not an array'),
-    (one(shape="[true]"), 'P002 malformed]: an extent of parameter "w" is true, not an integer'),
-    (one(shape="[4.0]"), 'P002 malformed]: an extent of parameter "w" is 4.0, not an integer'),
-    (one(shape="[" + "9" * 30 + "]"), 'P002 malformed]: "g.json" holds an integer that does not fit 64 bits'),
-    (one(dtype='"bfloat16"'), 'P002 malformed]: dtype of parameter "w" is "bfloat16"'),
-    (one(dtype="null"), 'P002 malformed]: dtype of parameter "w" is null'),
-    (one(name='"a\\nb"'), 'P002 malformed]: the name of parameter 0 of group "g" holds a character that cannot be printed'),
-    (one(name='"\\ud800"'), 'P002 malformed]: the name of parameter 0 of group "g" holds a character that cannot be printed'),
-    (one(name='""'), 'P002 malformed]: the name of parameter 0 of group "g" is "", not a non-empty string'),
-    (one(', "requires_grad": 1'), 'P002 malformed]: requires_grad of parameter "w" is 1, not true or false'),
-    (one(', "shard_dim": 1'), 'P002 malformed]: shard_dim of parameter "w" is 1, not 0'),
-    (one(', "shard_dim": -1', shape="[2, 2]"), 'P002 malformed]: shard_dim of parameter "w" is -1, not an integer from 0 to 1'),
-    (one(', "stride": [1, 1]'), 'P002 malformed]: stride of parameter "w" has 2 entries, its shape has 1'),
-    (one(', "stride": [2]'), 'P005 bad-shape]: parameter "w" is not contiguous'),
-    (one(', "tied_to": ["w"]'), 'P002 malformed]: tied_to of parameter "w" names the parameter itself'),
-    (one(', "tied_to": "v"'), 'P002 malformed]: tied_to of parameter "w" is "v", not an array'),
-    (one(', "name": "v"'), 'P002 malformed]: "g.json" holds the key "name" twice in one object'),
-    ('[{"name": "w", "shape": [1]}]', 'P002 malformed]: parameter "w" has no dtype'),
-    ('[{"shape": [1], "dtype": "bf16"}]', 'P002 malformed]: parameter 0 of group "g" has no name'),
-    ("[3]", 'P002 malformed]: parameter 0 of group "g" is 3, not an object'),
-    ("[]", 'P002 malformed]: params of group "g" is empty'),
-    ('{"groups": []}', "P002 malformed]: groups is empty"),
-    ('{"groups": [{"name": "a"}]}', 'P002 malformed]: group "a" has no params'),
-    ('{"groups": [{"repeat": 0, "params": []}]}', 'P002 malformed]: repeat of group "g0" is 0, not an integer from 1'),
-    ('{"groups": [{"reduce_dtype": "int8", "params": [{"name": "w", "shape": [1], "dtype": "bf16"}]}]}', 'P002 malformed]: reduce_dtype of group "g0" is "int8"'),
-    ('{"params": [], "groups": []}', "P002 malformed]: a group file has both params and groups"),
-    ('{"schema": "tidec.group/1"}', "P002 malformed]: a group file has neither params nor groups"),
-    ('{"schema": "tidec.group/2", "params": []}', 'P002 malformed]: the schema of a group file is "tidec.group/1"'),
-    ("3", "P002 malformed]: a group file is 3, not an object"),
-    ("", 'P002 malformed]: "g.json" is not JSON: it ends where a value should be'),
-])
+@pytest.mark.parametrize("text, head", REFUSED)
 def test_a_malformed_file_is_refused(text, head):
     assert refusal(text).splitlines()[0] == f"error[{head}"
+
+
+def test_every_refusal_reads_as_written_down(golden):
+    golden("inputs/groups-refused.txt", "\n".join(refusal(text) + "\n" for text, _ in REFUSED))
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):

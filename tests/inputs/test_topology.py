@@ -20,6 +20,38 @@ def short_refusal(text: str) -> str:
     return str(caught.value)
 
 
+REFUSED = [
+    ('{"ranks": 32, "nodes": 6}', "error[P004 bad-topology]: 32 ranks cannot be divided into 6 nodes"),
+    ('{"ranks": 32, "nodes": 2, "lanes": 8}', "error[P004 bad-topology]: 2 nodes of 8 lanes are not 32 ranks"),
+    ('{"nodes": 3}', "error[P002 malformed]: a topology needs two of nodes, lanes and ranks"),
+    ('{"nodes": 2, "lanes": 2, "rails": [[0, 1]]}', "error[P004 bad-topology]: rails are given for 1 nodes, the topology has 2"),
+    ('{"nodes": 2, "lanes": 2, "rails": [[0, 1], [0]]}', "error[P004 bad-topology]: node 1 gives 1 rails for 2 lanes"),
+    ('{"nodes": 2, "lanes": 2, "rails": [0, 1]}', "error[P002 malformed]: rails of node 0 is 0, not an array"),
+    ('{"nodes": 1, "lanes": 1, "rails": [[-1]]}', "error[P002 malformed]: a rail of node 0 is -1, not an integer from 0 to 65535"),
+    ('{"nodes": true, "lanes": 8}', "error[P002 malformed]: nodes is true, not an integer"),
+    ('{"nodes": 8.0, "lanes": 8}', "error[P002 malformed]: nodes is 8.0, not an integer"),
+    ('{"nodes": 2, "lanes": 2, "nic_gbps": 0}', "error[P002 malformed]: nic_gbps is 0, not more than zero"),
+    ('{"nodes": 2, "lanes": 2, "wait_us": -1}', "error[P002 malformed]: wait_us is -1, not zero or more"),
+    ('{"nodes": 2, "lanes": 2, "nic_gbps": "50"}', 'error[P002 malformed]: nic_gbps is "50", not a number'),
+    ('{"nodes": 2, "lanes": 2, "wait_us": null}', "error[P002 malformed]: wait_us is null, not a number"),
+    ('{"nodes": 2, "lanes": 2, "multicast": 1}', "error[P002 malformed]: multicast is 1, not true or false"),
+    ('{"nodes": 2, "lanes": 73}', "error[P004 bad-topology]: 73 lanes a node are more than 72"),
+    ('{"nodes": 2000000000, "lanes": 8}', "error[P004 bad-topology]: 2000000000 nodes of 8 lanes are more than 2147483647 ranks"),
+    ('{"schema": "tidec.topo/2", "nodes": 2, "lanes": 2}', 'error[P002 malformed]: the schema of a topology is "tidec.topo/1"'),
+    ("[8, 8]", "error[P002 malformed]: a topology is an array, not an object"),
+]
+SHORT_REFUSED = [
+    ("0x8", "error[P004 bad-topology]: a topology of 0 nodes and 8 lanes has no rank"),
+    ("8x0", "error[P004 bad-topology]: a topology of 8 nodes and 0 lanes has no rank"),
+    ("8x73", "error[P004 bad-topology]: 73 lanes a node are more than 72"),
+    ("300000000x8", "error[P004 bad-topology]: 300000000 nodes of 8 lanes are more than 2147483647 ranks"),
+    ("9" * 5000 + "x8", 'error[P004 bad-topology]: "' + "9" * 40 + '" has more than 2147483647 ranks'),
+    ("8X8", 'error[P001 usage]: "8X8" is neither NODESxLANES nor a topology file'),
+    ("", 'error[P001 usage]: "" is neither NODESxLANES nor a topology file'),
+    ("/", 'error[P001 usage]: "/" is neither NODESxLANES nor a topology file'),
+]
+
+
 def test_8x8_is_64_ranks_on_rails_0_to_7():
     topology = parse_topology("8x8")
     assert topology == Topology(8, 8)
@@ -79,39 +111,16 @@ error[P003 unknown-key]: a topology has an unknown key "lane"
 land_cap_gbps, wait_us, sms, multicast, nic_traffic_class, origin"""
 
 
-@pytest.mark.parametrize("text, head", [
-    ('{"ranks": 32, "nodes": 6}', "error[P004 bad-topology]: 32 ranks cannot be divided into 6 nodes"),
-    ('{"ranks": 32, "nodes": 2, "lanes": 8}', "error[P004 bad-topology]: 2 nodes of 8 lanes are not 32 ranks"),
-    ('{"nodes": 3}', "error[P002 malformed]: a topology needs two of nodes, lanes and ranks"),
-    ('{"nodes": 2, "lanes": 2, "rails": [[0, 1]]}', "error[P004 bad-topology]: rails are given for 1 nodes, the topology has 2"),
-    ('{"nodes": 2, "lanes": 2, "rails": [[0, 1], [0]]}', "error[P004 bad-topology]: node 1 gives 1 rails for 2 lanes"),
-    ('{"nodes": 2, "lanes": 2, "rails": [0, 1]}', "error[P002 malformed]: rails of node 0 is 0, not an array"),
-    ('{"nodes": 1, "lanes": 1, "rails": [[-1]]}', "error[P002 malformed]: a rail of node 0 is -1, not an integer from 0 to 65535"),
-    ('{"nodes": true, "lanes": 8}', "error[P002 malformed]: nodes is true, not an integer"),
-    ('{"nodes": 8.0, "lanes": 8}', "error[P002 malformed]: nodes is 8.0, not an integer"),
-    ('{"nodes": 2, "lanes": 2, "nic_gbps": 0}', "error[P002 malformed]: nic_gbps is 0, not more than zero"),
-    ('{"nodes": 2, "lanes": 2, "wait_us": -1}', "error[P002 malformed]: wait_us is -1, not zero or more"),
-    ('{"nodes": 2, "lanes": 2, "nic_gbps": "50"}', 'error[P002 malformed]: nic_gbps is "50", not a number'),
-    ('{"nodes": 2, "lanes": 2, "wait_us": null}', "error[P002 malformed]: wait_us is null, not a number"),
-    ('{"nodes": 2, "lanes": 2, "multicast": 1}', "error[P002 malformed]: multicast is 1, not true or false"),
-    ('{"nodes": 2, "lanes": 73}', "error[P004 bad-topology]: 73 lanes a node are more than 72"),
-    ('{"nodes": 2000000000, "lanes": 8}', "error[P004 bad-topology]: 2000000000 nodes of 8 lanes are more than 2147483647 ranks"),
-    ('{"schema": "tidec.topo/2", "nodes": 2, "lanes": 2}', 'error[P002 malformed]: the schema of a topology is "tidec.topo/1"'),
-    ("[8, 8]", "error[P002 malformed]: a topology is an array, not an object"),
-])
+@pytest.mark.parametrize("text, head", REFUSED)
 def test_a_malformed_file_is_refused(text, head):
     assert refusal(text).splitlines()[0] == head
 
 
-@pytest.mark.parametrize("text, head", [
-    ("0x8", "error[P004 bad-topology]: a topology of 0 nodes and 8 lanes has no rank"),
-    ("8x0", "error[P004 bad-topology]: a topology of 8 nodes and 0 lanes has no rank"),
-    ("8x73", "error[P004 bad-topology]: 73 lanes a node are more than 72"),
-    ("300000000x8", "error[P004 bad-topology]: 300000000 nodes of 8 lanes are more than 2147483647 ranks"),
-    ("9" * 5000 + "x8", 'error[P004 bad-topology]: "' + "9" * 40 + '" has more than 2147483647 ranks'),
-    ("8X8", 'error[P001 usage]: "8X8" is neither NODESxLANES nor a topology file'),
-    ("", 'error[P001 usage]: "" is neither NODESxLANES nor a topology file'),
-    ("/", 'error[P001 usage]: "/" is neither NODESxLANES nor a topology file'),
-])
+@pytest.mark.parametrize("text, head", SHORT_REFUSED)
 def test_a_text_that_is_no_topology_is_refused(text, head):
     assert short_refusal(text).splitlines()[0] == head
+
+
+def test_every_refusal_reads_as_written_down(golden):
+    texts = [refusal(text) for text, _ in REFUSED] + [short_refusal(text) for text, _ in SHORT_REFUSED]
+    golden("inputs/topology-refused.txt", "\n".join(text + "\n" for text in texts))

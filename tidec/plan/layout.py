@@ -229,8 +229,9 @@ def lay_out(group: Group, ranks: int) -> GroupLayout:
         start += placed.shard_bytes
         packed += placed.packed_elems
         if ranks * max(start, PACK_ITEM_BYTES * packed) > MAX_INT64:
+            size = f"gather {start} bytes each" if ranks * start > MAX_INT64 else f"pack {PACK_ITEM_BYTES * packed} bytes each in fp32"
             raise TidecError(Diagnostic("P005", f"parameter {quoted(p.name)} makes group {quoted(group.name)} larger than 64-bit offsets reach",
-                                        reason=f"{ranks} ranks of {start} bytes", help="give the shapes that the parameters have, or fewer ranks"))
+                                        reason=f"{ranks} ranks {size}", help="give the shapes that the parameters have, or fewer ranks"))
     return GroupLayout(tuple(params), ranks)
 
 
@@ -281,7 +282,7 @@ def _check_chain(buffer: str, unit: str, intervals: list[tuple[int, int, int]], 
     end, before = 0, -1
     for first, last, i in sorted(intervals):
         if first != end:
-            fault = f"{end - first} {unit}s overlap" if first < end else f"{first - end} {unit}s between them belong to neither"
+            fault = f"they overlap by {_counted(end - first, unit)}" if first < end else f"they leave a gap of {_counted(first - end, unit)}"
             raise _untiled(buffer, _named(layout, before), _named(layout, i), fault)
         if i < before:
             raise _untiled(buffer, _named(layout, before), _named(layout, i), "they lie in another order than in the group")
@@ -293,6 +294,10 @@ def _check_chain(buffer: str, unit: str, intervals: list[tuple[int, int, int]], 
 def _check_index(what: str, value: int, bound: int) -> None:
     if not 0 <= value < bound:
         raise TidecError(Diagnostic("P102", f"{what} {value} is outside 0..{bound - 1}", help="count from 0"))
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def _named(layout: GroupLayout, i: int) -> str:
