@@ -35,8 +35,11 @@ def evaluate(node: object, env: Mapping[str, int]) -> int | bool:
     }[op](a, b)
 
 
-def compiled(node: object, names: tuple[str, ...]) -> Callable[..., int | bool]:
-    """A function of the named symbols, in that order, that gives what `evaluate` gives; for trees that are read many times."""
+def compiled(node: object, names: tuple[str, ...]) -> Callable[..., int | bool | tuple]:
+    """A function of the named symbols, in that order, that gives what `evaluate` gives; for trees that are read many times.
+
+    node: a tree, or a tuple of trees, for a tuple of values.
+    """
     return eval(f"lambda {','.join(names)}: {_python(node)}", {"__builtins__": {}, "top2": _top2})
 
 
@@ -45,6 +48,8 @@ def _top2(x: int) -> int:
 
 
 def _python(node: object) -> str:
+    if isinstance(node, tuple):
+        return f"({''.join(_python(x) + ',' for x in node)})"
     if not isinstance(node, Node):
         return f"({node})"
     op, args = node.op, node.args
