@@ -179,7 +179,6 @@ def changed(layout: GroupLayout, i: int, **fields) -> GroupLayout:
 
 def test_a_broken_layout_names_the_two_parameters(golden):
     layout = lay_out(hand_group(), 4)
-    a, f, b = layout.params
     broken = {
         "rows floored, not ceiled": changed(layout, 2, shard_rows=1),
         "gap": changed(layout, 2, start_bytes=10),
@@ -189,6 +188,9 @@ def test_a_broken_layout_names_the_two_parameters(golden):
         "packed overlap": changed(layout, 2, packed_start=1),
         "not at the start": changed(layout, 0, start_bytes=4),
     }
+    for name, total in (("landing longer than its rows", "shard_bytes"), ("packed output longer than its rows", "packed_elems")):
+        broken[name] = dataclasses.replace(layout)
+        object.__setattr__(broken[name], total, getattr(layout, total) + 1)
     texts = [f"# {name}\n{refusal(check_layout, layout_)}\n" for name, layout_ in broken.items()]
     slices = layout.sub_slices(1, 2)
     short = SubSlices(layout, 1, 2)
