@@ -15,10 +15,8 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, multicast=False):
     Gn = D + n_part                                            # node-local sums in a call
     if L % W: s.only_for((M - 1) % W <= (M - 1) % L)           # else contributors of the last wave collide
 
-    def own(c):        return c.eq(M) if c is not M else True
-    def served(c):     return where(own(c), n, wrap(n + where(own(c), 0, c), M))            # eq. 6, seen from the sender
-    def sub(c, lane):  return (lane + where(own(c), 0, c)) % L                              # eq. 7, the Latin square
-    def place(b, c):   return (b - where(own(c), 0, c)) % L                                 # eq. 8
+    def served(c):     return n if c is M else wrap(n + c, M)                               # eq. 6, seen from the sender
+    def sub(c, lane):  return lane if c is M else (lane + c) % L                            # eq. 7, the Latin square; the own node counts as 0
     def gen(w):        return where(Wn.eq(1), 0, w % 2)
     def J(p, c):       return times(p, M - 1, n_part) + c - 1
     def part(x):
@@ -120,6 +118,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, multicast=False):
             with s.stream("read"): s.free(grad[ALL, ALL, ALL])
 
     def found(x, m, b, p):                                     # where the partial of node x for block b of node m comes from
-        c = where(m.eq(x), M, back(m - x, M)); w = where(own(c), Wn - 1, (c - 1)//W)
-        return dict(n=x, j=place(b, c), p=p, w=w, c=c, r=(c - 1 - w*W)//k, node=m, lane=place(b, c), cell=(gen(w), b))
+        own = m.eq(x); c = where(own, M, back(m - x, M)); w = where(own, Wn - 1, (c - 1)//W)
+        lane = (b - where(own, 0, c)) % L                                                   # eq. 8
+        return dict(n=x, j=lane, p=p, w=w, c=c, r=(c - 1 - w*W)//k, node=m, lane=lane, cell=(gen(w), b))
     s.covers(inbox, dict(x=M, m=M, b=L, p=n_part), found)

@@ -1,0 +1,85 @@
+"""Asks the solver and keeps what it said: every obligation becomes a finding, none is lost."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidec.verify import solver
+from tidec.verify.obligation import Obligation, Outcome, Verdict
+from tidec.verify.terms import Bool, Int, Terms
+
+
+class Stop(Exception):
+    """The first finding that is not proved, where one is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An obligation and what came of it."""
+
+    obligation: Obligation
+    outcome: Outcome
+
+
+class Judge:
+    """Decides obligations of one branch and collects the findings. first_only: stop at the first one that is not proved."""
+
+    def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT):
+        self.terms, self.nodes, self.base, self.rlimit = terms, nodes, base, rlimit
+        self.first_only = first_only
+        self.findings: list[Finding] = []
+        self._possible: dict[frozenset[Bool], Verdict] = {}
+        self._spent = 0.0
+
+    def _decide(self, o: Obligation) -> Outcome:
+        full = Obligation(o.code, o.what, (*self.base, *o.assume), o.goal, o.instances, o.may_be_empty)
+        return solver.decide(self.terms, full, self.nodes, self.rlimit)
+
+    def possible(self, assume: Iterable[Bool]) -> Verdict:
+        """PROVED if the assumption has a model under the premises, VACUOUS if it has none."""
+        every = self.terms.every(assume)
+        key = frozenset({every})
+        if key not in self._possible:
+            self._possible[key] = solver.satisfiable(self.terms, (*self.base, every), self.rlimit)
+        return self._possible[key]
+
+    def never(self, assume: Iterable[Bool]) -> bool:
+        """The assumption has no model for certain."""
+        return self.possible(assume) is Verdict.VACUOUS
+
+    def claim(self, obligation: Obligation) -> bool:
+        """Decides it and keeps the finding; True if proved, and not by an assumption that nothing meets."""
+        outcome = self._decide(obligation)
+        if outcome.verdict is Verdict.PROVED and not obligation.may_be_empty and obligation.goal is not True:
+            possible = self.possible(obligation.assume)
+            if possible is not Verdict.PROVED:
+                outcome = Outcome(possible if possible is Verdict.VACUOUS else Verdict.UNKNOWN, None, outcome.steps, outcome.seconds)
+        return self._keep(obligation, outcome)
+
+    def holds(self, obligation: Obligation) -> bool:
+        """Decides it without keeping anything."""
+        return self.terms.every(obligation.assume) is False or self._quick(obligation) is Verdict.PROVED
+
+    def _quick(self, o: Obligation) -> Verdict:
+        if o.goal is True:
+            return Verdict.PROVED
+        if o.goal is False and self.possible(o.assume) is Verdict.PROVED:
+            return Verdict.REFUTED
+        opposite = (*self.base, *o.assume, self.terms.no(o.goal))
+        found = solver.satisfiable(self.terms, opposite, self.rlimit)
+        return Verdict.PROVED if found is Verdict.VACUOUS else Verdict.REFUTED if found is Verdict.PROVED else Verdict.UNKNOWN
+
+    def accept(self, obligation: Obligation) -> None:
+        """Keeps a finding that `holds` has proved."""
+        self._keep(obligation, Outcome(Verdict.PROVED, None, 0, 0.0))
+
+    def empty(self, code: str, what: str) -> None:
+        """Keeps that two accesses never meet, which is proved."""
+        self._keep(Obligation(code, f"{what}: never in one block", (), True, (), True), Outcome(Verdict.PROVED, None, 0, 0.0))
+
+    def _keep(self, obligation: Obligation, outcome: Outcome) -> bool:
+        self.findings.append(Finding(obligation, outcome))
+        good = outcome.verdict is Verdict.PROVED
+        if not good and self.first_only:
+            raise Stop
+        return good
