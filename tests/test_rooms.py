@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
-    "errors", "shipped", "index", "inputs", "schedule", "size", "plan", "interpret", "verify", "draw", "emit", "build", "cache", "run", "pipeline", "cli",
+    "errors", "shipped", "index", "inputs", "schedule", "size", "plan", "interpret", "verify", "draw", "emit", "build", "cache", "run", "pipeline", "commands", "cli",
 )
 DOORS = {
     "z3": ("tidec/verify/solver.py",),

@@ -1,0 +1,222 @@
+"""The command line: what can be asked, and how an answer or an error leaves the process.
+
+Commands stand in `commands/`, and nothing of them is loaded before one is run. Everything that depends on the environment is read here.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from tidec import __version__
+from tidec.errors import Diagnostic, Level, TidecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidec.commands.answer import Answer
+
+# Environment variables that tidec reads, in this file or in the two others that may (README lists them too).
+VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CXX")
+
+# The package of each optional dependency, and the extra that brings it.
+_EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), "jinja2": ("jinja2", "compile"), "pybind11": ("pybind11", "compile"),
+           "numpy": ("numpy", "fsdp"), "torch": ("torch", "fsdp")}
+
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
+
+_KNOB_HELP = "set a knob: W, k, n_stg, n_part, n_out or cast; repeat for several"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are diagnostics."""
+
+    def error(self, message: str) -> NoReturn:
+        raise TidecError(Diagnostic("P001", message, help=f"run {self.prog} --help"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; `None` = the arguments of this process. Returns the exit code and prints everything."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _make_printable()
+    try:
+        return _run(arguments, os.environ)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader is gone; what Python still holds for it must go nowhere, or it complains at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
+    command = next((a for a in arguments if a in COMMANDS), "usage")
+    try:
+        _check_command(arguments)
+        options = _parser().parse_args(arguments)
+        _warn_of_unknown(environment)
+        answer = COMMANDS[options.command](options, environment)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing not in _EXTRAS:
+            raise
+        return _stop(command, _missing_extra(missing), arguments)
+    except TidecError as error:
+        return _stop(command, error, arguments)
+    for note in answer.notes:
+        print(note, file=sys.stderr)
+    print(answer.to_json(command) if options.json else answer.text, flush=True)
+    return answer.exit.value
+
+
+def _check_command(arguments: list[str]) -> None:
+    """Say it in our own words where no command is given, or none that exists. Raises P001."""
+    known = ", ".join(COMMANDS)
+    if not arguments:
+        raise TidecError(Diagnostic("P001", "no command is given", help=f"one of: {known};  tidec --help"))
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise TidecError(Diagnostic("P001", f'there is no command "{arguments[0]}"', help=f"one of: {known};  tidec --help"))
+
+
+def _stop(command: str, error: TidecError, arguments: list[str]) -> int:
+    print(error, file=sys.stderr)
+    if "--json" in arguments:
+        from tidec.commands.answer import error_json
+
+        print(error_json(command, error), flush=True)
+    return error.exit.value
+
+
+def _make_printable() -> None:
+    """Let every text be printed: file names that are no UTF-8 as their bytes, and what a narrow encoding lacks as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            is_utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
+
+
+def _warn_of_unknown(environment: Mapping[str, str]) -> None:
+    for name in sorted(environment):
+        if name.startswith("TIDEC_") and name not in VARIABLES:
+            print(Diagnostic("P014", f"the environment variable {name} means nothing to tidec", help=f"the ones it reads are {', '.join(VARIABLES)}",
+                             level=Level.WARNING), file=sys.stderr)
+
+
+def _missing_extra(module: str) -> TidecError:
+    package, extra = _EXTRAS[module]
+    return TidecError(Diagnostic("E001", f"this command needs the Python package {package}, which is not installed",
+                                 reason=f"it comes with the extra tidec[{extra}]", help=f"pip install 'tidec[{extra}]', or in a checkout: pip install -e '.[{extra}]'"))
+
+
+# ---- what can be asked
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _new_parser("tidec", "A schedule compiler for FSDP2 communication: plans that are proved before they run.", _EPILOG)
+    parser.add_argument("--version", action="version", version=f"tidec {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for name, (brief, add) in _PAGES.items():
+        page = commands.add_parser(name, help=brief, description=brief[0].upper() + brief[1:] + ".", allow_abbrev=False, formatter_class=_wide)
+        add(page)
+        page.add_argument("--json", action="store_true", help="print one JSON object")
+        page.add_argument("--version", action="version", version=f"tidec {__version__}")
+    return parser
+
+
+def _new_parser(prog: str, description: str, epilog: str) -> _Parser:
+    return _Parser(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=_wide)
+
+
+def _wide(prog: str) -> argparse.HelpFormatter:
+    # The width is fixed, so that a page reads the same everywhere.
+    return argparse.RawDescriptionHelpFormatter(prog, width=110, max_help_position=28)
+
+
+_EPILOG = """\
+exit codes: 0 proved, 1 refuted, 2 usage or malformed input, 3 unknown, 4 a group keeps its stock collective,
+5 cache integrity or trust, 6 the environment does not meet what is asked
+
+start with: tidec compile --topo 8x8 --group examples/llama70b.json"""
+
+
+def _add_asked(page: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    page.add_argument("--topo", metavar="MxL", required=is_required, help="nodes and lanes, as in 8x8, or a tidec.topo/1 file")
+    page.add_argument("--group", metavar="FILE", required=is_required, help="the model's parameter groups, a tidec.group/1 file")
+
+
+def _add_knobs(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], help=_KNOB_HELP)
+    page.add_argument("--capability", metavar="p2p|nvls", help="how data moves in a node (default: nvls where the topology says multicast, else p2p)")
+
+
+def _add_compile(page: argparse.ArgumentParser) -> None:
+    _add_asked(page)
+    _add_knobs(page)
+    page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
+    page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
+    page.add_argument("--target", metavar="TARGET", help="build for a target; this version emits source for all of them and builds none")
+    page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
+    page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
+    page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
+    page.add_argument("-o", metavar="DIR", help="where the bundle goes, absent or empty (default: <cache>/<bundle digest>/)")
+    page.add_argument("--force", action="store_true", help="replace the bundle at -o DIR")
+    page.add_argument("--dump", metavar="DIR", help="write what each step of the pipeline made")
+
+
+def _add_prove(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs")
+    page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72")
+    page.add_argument("--nodes", metavar="M", help="prove for one node count (default: for every one)")
+    _add_knobs(page)
+    page.add_argument("--no-cache", action="store_true", help="neither read nor write kept proofs")
+    page.add_argument("--paper-sweep", action="store_true", help="count the base plans of the paper that the verifier accepts and refuses")
+
+
+def _add_explain(page: argparse.ArgumentParser) -> None:
+    page.add_argument("what", nargs="?", metavar="BUNDLE|CODE", help="a bundle's folder, or a code such as V104")
+    _add_asked(page, is_required=False)
+    _add_knobs(page)
+
+
+def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.compile import run
+
+    return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode, budget=options.budget,
+               target=options.target, is_stock_ok=options.stock_ok, is_echoed=not options.no_echo, out=options.o, is_forced=options.force, dump=options.dump,
+               cache=None if options.no_cache else _cache(environment))
+
+
+def _prove(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.prove import run
+
+    return run(schedule=options.schedule, lanes=options.lanes, nodes=options.nodes, settings=tuple(options.set), capability=options.capability,
+               is_sweep=options.paper_sweep, cache=None if options.no_cache else _cache(environment))
+
+
+def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.explain import run
+
+    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability)
+
+
+def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.why_not import run
+
+    return run(topo=options.topo, group=options.group)
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    from tidec.cache.key import cache_folder
+
+    return cache_folder(asked=environment.get("TIDEC_CACHE_DIR", ""), xdg=environment.get("XDG_CACHE_HOME", ""), home=environment.get("HOME", "") or "~")
+
+
+_PAGES = {
+    "compile": ("plan, prove and emit both collectives of every group", _add_compile),
+    "prove": ("prove one schedule for every node count", _add_prove),
+    "explain": ("say what a plan costs, or what a code means", _add_explain),
+    "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
+}
+COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not}

@@ -1,0 +1,60 @@
+"""From the words of the command line to what is asked."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.ask import Mode
+from tidec.inputs.capability import Lowering, choose_lowering
+from tidec.inputs.document import quoted
+from tidec.inputs.knobs import Knobs, parse_knobs
+from tidec.inputs.signature import Signature, load_groups
+from tidec.inputs.topology import Topology, parse_topology
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model on a topology, with the knobs and the lowering of all its plans."""
+
+    topology: Topology
+    signature: Signature
+    knobs: Knobs
+    lowering: Lowering
+
+
+def read_asked(*, topo: str, group: str, settings: tuple[str, ...] = (), capability: str | None = None) -> Asked:
+    """Read both inputs and the settings; `None` = no capability was asked for. Raises P001..P006."""
+    topology = parse_topology(topo)
+    signature = load_groups(group)
+    return Asked(topology, signature, parse_knobs(settings, topology.lanes, nodes=topology.nodes), choose_lowering(topology, capability))
+
+
+def read_mode(text: str) -> Mode:
+    """The mode of that name. Raises P001 where there is none, E004 where this version has no plan for it."""
+    if text == Mode.SLOT_REUSE.value:
+        raise TidecError(Diagnostic("E004", "mode slot_reuse is not built yet", reason="plans of this version read gradients where autograd left them",
+                                    help="leave --mode out, or write --mode in_place"))
+    if text != Mode.IN_PLACE.value:
+        raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help="write --mode in_place"))
+    return Mode.IN_PLACE
+
+
+def read_budget(text: str) -> int:
+    """Bytes of a budget in GiB, such as 80 or 0.5. Raises P001."""
+    try:
+        budget = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        budget = Fraction(0)
+    if not (budget > 0 and len(text) < 20 and "/" not in text):
+        raise TidecError(Diagnostic("P001", f"a budget of {quoted(text)} is no number of GiB", help="write for example --budget 80"))
+    return int(budget * GIB)
+
+
+def read_count(text: str, *, option: str, low: int, high: int) -> int:
+    """An integer option. Raises P001 where it is none or lies outside low..high."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and low <= int(text) <= high):
+        raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}, not a number from {low} to {high}", help=f"write {option} N with N in {low}..{high}"))
+    return int(text)

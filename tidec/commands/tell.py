@@ -1,0 +1,28 @@
+"""How numbers and tables are told to people."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def bytes_text(count: int) -> str:
+    """A byte count with three digits and a binary unit: 0 B, 1.50 KiB, 13.7 GiB."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    digits = 0 if unit == 0 or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {_UNITS[unit]}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """1 group, 82 groups, 1,024 ranks."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith(("s", "ch", "x")) else "s")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns two spaces apart, each as wide as its widest cell; the columns in `right` are set right; no trailing spaces."""
+    lines = [tuple(head), *map(tuple, rows)]
+    assert all(len(line) == len(head) for line in lines)
+    widths = [max(len(line[c]) for line in lines) for c in range(len(head))]
+    return "\n".join("  ".join(cell.rjust(w) if c in right else cell.ljust(w) for c, (cell, w) in enumerate(zip(line, widths))).rstrip() for line in lines)
