@@ -31,7 +31,7 @@ def tide_ag(s, *, cast=False, multicast=False):
         for i in s.all_lanes("i"): s.signal(room.at(n, i))
 
     with s.stream("rail"):
-        s.wait(scattered.call(e - 1))
+        with s.when(True if cast else no(s.single_node)): s.wait(scattered.call(e - 1))
         with s.when(no(s.single_node)):
             for q in s.serial("q", 1, M): s.wait(sent.call(e - 1)[q])
             for h in s.doubling("h", M): s.signal(credit[h].at(wrap(n + h, M), j))

@@ -14,6 +14,7 @@ from tidec.verify.obligation import Instance
 from tidec.verify.terms import Bool, Int, Terms, Values
 
 SETS = (Step.EACH, Step.RUN)
+NEVER = 1 << 60      # the id of a join that nobody wrote
 
 
 class World:
@@ -39,7 +40,7 @@ class World:
             for cell in s.op.writes:
                 self.accesses.setdefault(cell.buffer, []).append((s, cell, True))
         self._join_of: dict[int, int] = {}
-        self._find_joins(program.body, 1 << 60)
+        self._find_joins(program.body, NEVER)
 
     def _find_joins(self, items: tuple[Item, ...], outer: int) -> None:
         """For every unordered set, the id of the join that ends it (the one of the set around it where it has none)."""
@@ -49,7 +50,7 @@ class World:
             join = outer
             if isinstance(item, Loop) and item.step in SETS:
                 stream = _first_op(item).stream
-                join = next((x.id for x in items[i + 1 :] if isinstance(x, Op) and x.kind is OpKind.JOIN and x.stream == stream), outer)
+                join = next((x.id for x in items[i + 1 :] if isinstance(x, Op) and x.id in self.by_id and x.kind is OpKind.JOIN and x.stream == stream), outer)
                 self._join_of[id(item)] = join
             self._find_joins(item.body, join if isinstance(item, Loop) and item.step in SETS else outer)
 
@@ -115,6 +116,9 @@ class World:
         """a ends before b starts because both are of one stream: position order without the freedom of unordered sets. Ranks are not compared."""
         shared = self.shared(a, b)
         free = {l.name for l in shared if l.step in SETS}
+        ends = [self._join_of[id(l)] for l in a.loops if l.step in SETS]
+        if NEVER in ends:
+            free |= {"e", *(l.name for l in shared)}
         inner = a.loops[len(shared) :]
         joined = all(self._join_of[id(l)] <= b.op.id for l in inner if l.step in SETS)
         return self._lexicographic(["e", *(l.name for l in shared)], free, a, u, b, v, a.op.id < b.op.id and joined)

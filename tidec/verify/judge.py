@@ -1,6 +1,7 @@
 """Asks the solver and keeps what it said: every obligation becomes a finding, none is lost."""
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -29,7 +30,12 @@ class Judge:
         self.first_only = first_only
         self.findings: list[Finding] = []
         self._possible: dict[frozenset[Bool], Verdict] = {}
-        self._spent = 0.0
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the judge began: stating and solving."""
+        return time.perf_counter() - self._start
 
     def _decide(self, o: Obligation) -> Outcome:
         full = Obligation(o.code, o.what, (*self.base, *o.assume), o.goal, o.instances, o.may_be_empty)

@@ -1,0 +1,42 @@
+"""What a bundle carries to say why its plan is right, and the only type that can be emitted."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidec.errors import TidecError
+from tidec.verify.axioms import AXIOMS
+from tidec.verify.obligation import Verdict
+from tidec.verify.prove import Report
+from tidec.verify.solver import version
+
+if TYPE_CHECKING:
+    from tidec.plan.ir import Plan
+
+SCHEMA = "tidec.certificate/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A plan all of whose claims are proved, with its certificate (canonical JSON). Made by `certify` alone."""
+
+    plan: Plan
+    certificate: str
+
+
+def certify(plan: Plan, report: Report) -> Proved:
+    """The plan as proved. Raises TidecError with the message of every claim that is not."""
+    bad = [c.diagnostic for c in report.claims if c.verdict is not Verdict.PROVED]
+    if bad:
+        raise TidecError(*bad)
+    certificate = {
+        "schema": SCHEMA,
+        "plan": plan.digest,
+        "program": plan.program_digest,
+        "nodes": plan.nodes,
+        "claims": [{"code": c.code, "what": c.what, "scope": c.scope, "verdict": c.verdict.value} for c in report.claims],
+        "assumes": [{"id": a.id, "says": a.says} for a in AXIOMS],
+        "prover": {"z3": version()},
+    }
+    return Proved(plan, json.dumps(certificate, sort_keys=True, separators=(",", ":"), ensure_ascii=True))
