@@ -1,0 +1,232 @@
+"""What a block of a plan is made of: the descriptors and ranges that an access of it stands for.
+
+M nodes, L lanes, N = M*L ranks, P params, S bytes a shard, E_sub elements a sub-slice; of parameter p: n_p elements, s_p bytes a rank,
+o_p where it starts. Byte offsets:
+
+    shard              parameter p at o_p; with a cast, in the stored types, at `stored_starts`
+    landing (b, m, i)  parameter p of rank r = m*L + i at b*N*S + o_p*N + r*s_p
+    slice, partial     L rows of E_sub values, dense
+    gradient (p, t, b) of each run of the sub-slice, rows r = t*L .. t*L + L-1 at element r*n_p + first, pitch n_p: the full ones in one
+                       descriptor, the partial one in a second
+    output (p, b)      element (p*L + b)*E_sub of the packed row, clipped to E
+
+Source: paper sections 2.1 and 4.2.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidec.errors import Diagnostic, Spot, TidecError
+from tidec.inputs.signature import Dtype
+from tidec.plan.arena import extents_of, row_major, stored_starts
+from tidec.plan.layout import PACK_ITEM_BYTES, Segment
+from tidec.plan.steps import Extent, Lane, Move, Place, Space
+from tidec.schedule.program import ALL, Block, Buffer, Coord, Kind
+
+if TYPE_CHECKING:
+    from tidec.plan.ir import Plan
+
+_GRADIENTS = (Block.GRAD_SLICE, Block.GRAD_ROW)
+_OUTPUTS = (Block.OUT_SLICE, Block.OUT_ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a buffer lies: a block begins at base + the sum of (index - low) * stride over its dimensions, and never past `end`.
+
+    block_bytes: bytes of a packed block, 0 where it is not contiguous.
+    """
+
+    name: str
+    block: Block
+    space: Space
+    base: int
+    end: int
+    block_bytes: int
+    lows: tuple[int, ...]
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """One access with its numbers: a block of a buffer on a rank. offset: where it begins; a whole dimension counts from its first index."""
+
+    home: Home
+    key: tuple[Coord, ...]
+    node: int
+    lane: Lane
+    offset: int
+
+    def place(self, more_bytes: int = 0) -> Place:
+        """The byte that far into the block."""
+        return Place(self.home.space, -1, self.node, self.lane, self.offset + more_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one gradient, in elements: in the tensor from `start` with `pitch`, in the packed block from `at` with `at_pitch`."""
+
+    param: int
+    start: int
+    pitch: int
+    at: int
+    at_pitch: int
+    count: int
+    rows: int
+
+
+class Blocks:
+    """The blocks of one plan."""
+
+    def __init__(self, plan: Plan):
+        self._plan, self._layout, self._slices = plan, plan.layout, plan.slices
+        self._homes = {b.name: self._home(b) for b in plan.program.buffers}
+        self._pieces: dict[tuple[int, ...], tuple[Piece, ...]] = {}
+        self._runs: dict[tuple[int, ...], tuple[Segment, ...]] = {}
+        self._shard = tuple((p.start_bytes, p.shard_bytes) for p in plan.layout.params if p.shard_bytes)
+
+    def home(self, buffer: str) -> Home:
+        return self._homes[buffer]
+
+    def at(self, home: Home, key: tuple[Coord, ...], node: int, lane: Lane, spot: Spot) -> At:
+        """The access of that block. Raises V102 where an index is outside the buffer, the node or the machine."""
+        offset = home.base
+        for k, low, extent, stride in zip(key, home.lows, home.extents, home.strides):
+            if type(k) is int:
+                if not 0 <= k - low < extent:
+                    raise outside(f"index {k} of {home.name} is outside {low}..{low + extent - 1}", spot)
+                offset += (k - low) * stride
+        if not 0 <= node < self._plan.nodes or type(lane) is int and not 0 <= lane < self._plan.lanes:
+            raise outside(f"{home.name} is accessed on rank {node}.{lane}, which does not exist", spot)
+        return At(home, key, node, lane, min(offset, home.end))
+
+    def moves(self, src: At, dst: At) -> tuple[Move, ...]:
+        """The descriptors of a copy or put of one block to another of the same contents."""
+        if src.home.block in _GRADIENTS:
+            return tuple(self._gradient(src, dst))
+        if dst.home.block is Block.PLACED:
+            return tuple(self._placed(src, dst))
+        assert src.home.block is dst.home.block and src.home.block_bytes == dst.home.block_bytes, (src.home, dst.home)
+        dtype = self._packed_type(src.home.block)
+        return (Move(src.place(), dst.place(), src.home.block_bytes, 1, 0, 0, dtype, dtype),)
+
+    def terms(self, staged: At, own: At, into: At, lane: int) -> tuple[Move, ...]:
+        """The terms of a sum in the order in which they are added: the staged block of every other lane in order, then the own gradient."""
+        dim = next(d for d, k in enumerate(staged.key) if not isinstance(k, int))
+        source, item = self._plan.gradient_dtype, self._plan.grad_item_bytes
+        pieces, moves = self.pieces(own.home.block, own.key), []
+        for i in range(self._plan.lanes):
+            if i != lane:
+                block = (i - staged.home.lows[dim]) * staged.home.strides[dim]
+                moves += [
+                    _rows(p, staged.place(block + p.at * item), p.at_pitch, source, into.place(p.at * PACK_ITEM_BYTES), Dtype.FP32) for p in pieces
+                ]
+        return (*moves, *self._gradient(own, into))
+
+    def landings(self, src: At, into: At, lane: int) -> tuple[Move, ...]:
+        """The descriptors of a landing: of each sub-slice, row `lane` of the blocks at one offset of every lane."""
+        part, step = into.key[0], src.home.strides[-1]
+        row, moves = lane * self._slices.capacity_elems * PACK_ITEM_BYTES, []
+        for b in range(self._plan.lanes):
+            x0, x1 = self._slices.bounds(part, b)
+            if x0 < x1:
+                dst = Place(Space.OUT, -1, into.node, into.lane, x0 * PACK_ITEM_BYTES)
+                moves.append(Move(src.place(b * step + row), dst, (x1 - x0) * PACK_ITEM_BYTES, 1, 0, 0, Dtype.FP32, Dtype.FP32))
+        return tuple(moves)
+
+    def casts(self, src: At, dst: At) -> tuple[Move, ...]:
+        """The descriptors of a cast of the shard, one a run of parameters that are stored in one type."""
+        runs: list[list] = []
+        starts = stored_starts(self._layout, self._plan.stored)
+        for p, start, stored, gathered in zip(self._layout.params, starts, self._plan.stored, self._plan.gathered):
+            if p.shard_elems and runs and runs[-1][2:] == [stored, gathered]:
+                runs[-1][1] += p.shard_elems
+            elif p.shard_elems:
+                runs.append([(start, p.start_bytes), p.shard_elems, stored, gathered])
+        return tuple(Move(src.place(a), dst.place(b), elems * stored.item_bytes, 1, 0, 0, stored, gathered) for (a, b), elems, stored, gathered in runs)
+
+    def extents(self, at: At) -> tuple[Extent, ...]:
+        """The ranges that an access names as a whole: its block, or all blocks of its last dimensions; every gradient, one each."""
+        home = at.home
+        if home.block in _GRADIENTS:
+            assert all(k is ALL for k in at.key), at
+            item = self._plan.grad_item_bytes
+            return tuple(
+                Extent(Place(Space.GRAD, i, at.node, at.lane, 0), p.real_elems * item)
+                for i, p in enumerate(self._layout.params) if p.is_trainable and p.real_elems
+            )
+        if home.block in _OUTPUTS:
+            return (Extent(at.place(), (self._slices.row_bounds(at.key[0])[1] * PACK_ITEM_BYTES) - at.offset),)
+        whole = next((d for d, k in enumerate(at.key) if not isinstance(k, int)), len(at.key))
+        assert all(k is ALL for k in at.key[whole:]), at
+        size = home.strides[whole - 1] if whole else home.end - home.base
+        return (Extent(at.place(), size),)
+
+    def pieces(self, block: Block, key: tuple[int, ...]) -> tuple[Piece, ...]:
+        """The rows of gradients in block (p, t, b) of sub-slices, or (p, i) of whole rows; none where all of it is padding."""
+        found = self._pieces.get(key)
+        if found is None:
+            cut = (key[0], *key[2:])
+            runs = self._runs.get(cut)
+            if runs is None:
+                runs = self._runs[cut] = self._slices.segments(*cut) if block is Block.GRAD_SLICE else self._slices.row_segments(*cut)
+            found = self._pieces[key] = tuple(self._cut(runs, key[1], self._plan.lanes if block is Block.GRAD_SLICE else 1))
+        return found
+
+    def _cut(self, runs: tuple[Segment, ...], node: int, lanes: int) -> Iterator[Piece]:
+        """The runs for the ranks node*lanes .. node*lanes + lanes-1; one rank's row is the case of one lane."""
+        wide = self._slices.capacity_elems
+        for run in runs:
+            n = self._layout.params[run.param].shard_elems
+            full, tail = self._layout.gradient_rows(run, node, lanes)
+            start = node * lanes * n + run.first
+            if full:
+                yield Piece(run.param, start, n, run.at, wide, run.count, full)
+            if tail:
+                yield Piece(run.param, start + full * n, n, full * wide + run.at, wide, tail, 1)
+
+    def _gradient(self, src: At, dst: At) -> Iterator[Move]:
+        source = self._plan.gradient_dtype
+        item = source.item_bytes
+        target = Dtype.FP32 if dst.home.block in (Block.PARTIAL, *_OUTPUTS) else source
+        for p in self.pieces(src.home.block, src.key):
+            grad = Place(Space.GRAD, p.param, src.node, src.lane, p.start * item)
+            yield _rows(p, grad, p.pitch, source, dst.place(p.at * target.item_bytes), target)
+
+    def _placed(self, src: At, dst: At) -> Iterator[Move]:
+        rank = dst.key[1] * self._plan.lanes + dst.key[2]
+        dtype = self._packed_type(Block.SHARD)
+        for start, size in self._shard:
+            yield Move(src.place(start), dst.place(start * self._plan.ranks + rank * size), size, 1, 0, 0, dtype, dtype)
+
+    def _packed_type(self, block: Block) -> Dtype:
+        return Dtype.FP32 if block is Block.PARTIAL else self._plan.gathered[0] if block is Block.SHARD else self._plan.gradient_dtype
+
+    def _home(self, b: Buffer) -> Home:
+        plan, (lows, extents) = self._plan, extents_of(b, self._plan.nodes)
+        if b.kind is Kind.INPUT and b.block is Block.SHARD:
+            size = stored_bytes(plan.layout, plan.stored) if plan.has_cast else plan.layout.shard_bytes
+            return Home(b.name, b.block, Space.SHARD, 0, size, size, lows, extents, (size,))
+        if b.block in _GRADIENTS:
+            return Home(b.name, b.block, Space.GRAD, 0, 0, 0, lows, extents, (0,) * len(extents))
+        if b.block in _OUTPUTS:
+            one = self._slices.capacity_elems * PACK_ITEM_BYTES * (1 if b.block is Block.OUT_SLICE else plan.lanes)
+            return Home(b.name, b.block, Space.OUT, 0, self._layout.packed_elems * PACK_ITEM_BYTES, 0, lows, extents, row_major(extents, one))
+        region = next(r for r in plan.arena.regions if r.buffer == b.name)
+        strides = (*region.strides, *(0,) * (len(extents) - len(region.strides)))
+        return Home(b.name, b.block, Space.ARENA, region.offset, region.offset + region.bytes, strides[-1], lows, extents, strides)
+
+
+def outside(sentence: str, spot: Spot) -> TidecError:
+    """The refusal of an access that lies outside what is declared."""
+    return TidecError(Diagnostic("V102", sentence, spots=(spot,), help="declare the extent that the schedule uses, or change the access"))
+
+
+def _rows(p: Piece, src: Place, src_pitch: int, source: Dtype, dst: Place, target: Dtype) -> Move:
+    """The descriptor of a piece; src_pitch: elements."""
+    if p.rows == 1:
+        return Move(src, dst, p.count * source.item_bytes, 1, 0, 0, source, target)
+    return Move(src, dst, p.count * source.item_bytes, p.rows, src_pitch * source.item_bytes, p.at_pitch * target.item_bytes, source, target)

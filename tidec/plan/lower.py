@@ -1,0 +1,47 @@
+"""From what is asked to a plan: which schedule, with which arguments, on which layout."""
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import FULL, least_outbox, too_small_outbox
+from tidec.plan.ir import Plan
+from tidec.plan.layout import check_layout, lay_out
+from tidec.schedule.catalog import traced
+from tidec.schedule.program import Program, branch
+
+
+def lower(ask: Ask, collective: Collective) -> Plan:
+    """The plan of one collective of the asked group.
+
+    The group must be one that this collective plans (`stock_cause` gives nothing).
+    Guaranteed: rows tile the landing and the packed output, regions are disjoint.
+    Raises P005, P006, V402. Whether the premises on M hold is `Plan.premises_hold`; the prover refutes them with an example.
+    """
+    knobs, topology = ask.knobs, ask.topology
+    if isinstance(knobs.n_out, int) and knobs.n_out < least_outbox(knobs, topology.nodes):
+        raise too_small_outbox(knobs, topology.nodes)
+    layout = lay_out(ask.group, topology.ranks)
+    program = _program(*schedule_call(ask, collective), topology.lanes, topology.nodes == 1)
+    plan = Plan(
+        collective, topology.nodes, ask.lowering, program, layout, tuple(p.dtype for p in ask.group.params),
+        tuple(ask.group.gathered_as(p) for p in ask.group.params), (ask.group.name,),
+    )
+    check_layout(layout, plan.slices if collective is Collective.REDUCE_SCATTER else None)
+    return plan
+
+
+def schedule_call(ask: Ask, collective: Collective) -> tuple[str, tuple[tuple[str, object], ...]]:
+    """(name, arguments) of the schedule that carries out a collective."""
+    knobs, multicast = ask.knobs, ask.lowering is Lowering.NVLS
+    if collective is Collective.ALL_GATHER:
+        return "tide_ag", (("cast", bool(knobs.cast)), ("multicast", multicast))
+    n_out = "full" if knobs.n_out is FULL else knobs.n_out
+    return "tide_rs", (("W", knobs.W), ("k", knobs.k), ("multicast", multicast), ("n_out", n_out), ("n_part", knobs.n_part), ("n_stg", knobs.n_stg))
+
+
+@lru_cache(maxsize=64)
+def _program(name: str, arguments: tuple[tuple[str, object], ...], lanes: int, is_single_node: bool) -> Program:
+    """The branch of the traced program; one object for all groups, so that what is derived from it is derived once."""
+    return branch(traced(name, lanes, **dict(arguments)), 1 if is_single_node else 2)
