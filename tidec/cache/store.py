@@ -44,7 +44,7 @@ class ProofStore:
             if head != self._head(file, value):
                 self._ignore(file, "its first line is not the digest of the rest")
                 value = ""
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             self._ignore(file, error.strerror or str(error))
