@@ -64,7 +64,6 @@ def tide_ag(s, *, cast=False, multicast=False):
                 end = M - n - h                                # slots from here on belong to node 0, 1, ...
                 for o in everywhere():
                     for k in s.run("k", 0, least(moved(h), end)): place(stage[h + k], n + h + k, o)
-                s.join()
                 for o in everywhere():
                     for k in s.run("k", most(0, end), moved(h)): place(stage[h + k], n + h + k - M, o)
                 s.join()

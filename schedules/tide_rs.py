@@ -106,9 +106,10 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, multicast=False):
                         s.wait(owned[p])
                         s.copy(spare[e % 2, p], inbox[g, j], contributor=M)
                         s.signal(placed[p])
-                    for d in s.each_lane("d"):                 # blocks that only the last use of this generation filled
-                        with s.when(every(fills(pw, d), no(fills(w, d)))): s.zero(inbox[g, (j + d) % L])
-                    s.join()
+                    if L > 1:                                  # else every wave fills the only block
+                        for d in s.each_lane("d"):             # blocks that only the last use of this generation filled
+                            with s.when(every(fills(pw, d), no(fills(w, d)))): s.zero(inbox[g, (j + d) % L])
+                        s.join()
                     s.meet(ready[p, w])
                     s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL], seed=w.eq(0))
                     s.meet(landed[p, w])

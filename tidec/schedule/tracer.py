@@ -232,13 +232,17 @@ class Schedule:
         return self._loop(name, 0, self.lanes, Step.BY_ONE, over_lanes=True)
 
     def others(self, name: str) -> Iterator[Index]:
-        """The other lanes of the node, in order."""
+        """The other lanes of the node, in order; none where there is one lane."""
+        if self.lanes == 1:
+            return
         for o in self.all_lanes(name):
             with self.when(o.ne(self.here[1])):
                 yield o
 
     def each_other(self, name: str) -> Iterator[Index]:
-        """The other lanes of the node, as an unordered set."""
+        """The other lanes of the node, as an unordered set; none where there is one lane."""
+        if self.lanes == 1:
+            return
         for o in self.each_lane(name):
             with self.when(o.ne(self.here[1])):
                 yield o

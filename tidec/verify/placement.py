@@ -159,6 +159,10 @@ def check_written(w: World, judge: Judge) -> None:
 
             what = f"{name}: what {b.op.label} reads was written"
             shown = (w.instance("reads", b, v),)
+            nothing = w.lanes == 1 and OTHERS in cell.key
+            if nothing:
+                judge.empty("V107", what)
+                continue
             if buffer.found:
                 at = Values({"M": w.nodes, "n": w.read(cell.node, v), "j": w.read(cell.lane, v), "e": use[0], **{f"#{d.name}": k for d, k in zip(buffer.dims, key)}})
                 named = {x: w.read(y, at) for x, y in buffer.found}
