@@ -4,7 +4,7 @@ M nodes, L lanes, N = M*L ranks, S bytes a shard, E_sub elements a sub-slice.
 
 Regions, in this order: the two landings of an all-gather as one region `landing` (bank b at b*N*S), its `resident_shard` where
 nothing is cast, then every TEMP buffer in the order in which the schedule declares them. Each begins at a multiple of 512 bytes.
-A region's blocks lie row-major in the buffer's declared dimensions.
+A region's blocks lie row-major in the buffer's declared dimensions. With one lane a buffer of what the other lanes send is empty.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.index import evaluate
 from tidec.inputs.signature import Dtype
 from tidec.plan.layout import PACK_ITEM_BYTES, GroupLayout
-from tidec.schedule.program import Block, Buffer, Kind, Program
+from tidec.schedule.program import OTHERS, Block, Buffer, Kind, Program, statements
 
 ALIGNMENT_BYTES = 512
 LANDING, RESIDENT_SHARD = "landing", "resident_shard"
@@ -102,25 +102,31 @@ def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: i
     """
     regions: list[Region] = []
 
-    def place(name: str, buffer: Buffer, size: int, is_staging: bool, strides: tuple[int, ...]) -> None:
+    def place(name: str, buffer: Buffer, is_staging: bool, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
         start = _round_up(regions[-1].offset + regions[-1].bytes) if regions else 0
-        regions.append(Region(name, buffer.name, start, size, is_staging, *extents_of(buffer, nodes), strides))
+        lows, declared = extents_of(buffer, nodes)
+        regions.append(Region(name, buffer.name, start, strides[0] * extents[0], is_staging, lows, (*extents, *declared[len(extents) :]), strides))
 
     for b in program.buffers:
         if b.block is Block.PLACED:
-            banks = extents_of(b, nodes)[1][0]
-            place(LANDING, b, banks * layout.landing_bytes, False, (layout.landing_bytes,))
+            place(LANDING, b, False, extents_of(b, nodes)[1][:1], (layout.landing_bytes,))
     for b in program.buffers:
         if b.kind is Kind.INPUT and b.block is Block.SHARD and not has_cast:
-            place(RESIDENT_SHARD, b, layout.shard_bytes, False, (layout.shard_bytes,))
+            place(RESIDENT_SHARD, b, False, (1,), (layout.shard_bytes,))
     for b in program.buffers:
         if b.kind is Kind.TEMP:
             one = block_bytes(b.block, layout, lanes=program.lanes, num_parts=num_parts, grad_item_bytes=grad_item_bytes)
-            strides = row_major(extents_of(b, nodes)[1], one)
-            place(b.name, b, strides[0] * extents_of(b, nodes)[1][0], True, strides)
+            extents = tuple(0 if empty else x for empty, x in zip(_from_nobody(program, b), extents_of(b, nodes)[1]))
+            place(b.name, b, True, extents, row_major(extents, one))
     arena = Arena(tuple(regions), _round_up(regions[-1].offset + regions[-1].bytes) if regions else 0)
     check_arena(arena)
     return arena
+
+
+def _from_nobody(program: Program, buffer: Buffer) -> tuple[bool, ...]:
+    """For each dimension, whether it counts other lanes and there are none: every read of the buffer names OTHERS in it, and L is 1."""
+    reads = [c.key for s in statements(program) for c in s.op.reads if c.buffer == buffer.name]
+    return tuple(program.lanes == 1 and bool(reads) and all(key[d] is OTHERS for key in reads) for d in range(len(buffer.dims)))
 
 
 def check_arena(arena: Arena) -> None:

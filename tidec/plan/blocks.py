@@ -28,7 +28,7 @@ from tidec.schedule.program import ALL, Block, Buffer, Coord, Kind
 if TYPE_CHECKING:
     from tidec.plan.ir import Plan
 
-_GRADIENTS = (Block.GRAD_SLICE, Block.GRAD_ROW)
+GRADIENTS = (Block.GRAD_SLICE, Block.GRAD_ROW)
 _OUTPUTS = (Block.OUT_SLICE, Block.OUT_ROW)
 
 
@@ -79,13 +79,14 @@ class Piece:
 
 
 class Blocks:
-    """The blocks of one plan."""
+    """The blocks of one plan. It remembers the pieces of every gradient block that it was asked for."""
 
     def __init__(self, plan: Plan):
         self._plan, self._layout, self._slices = plan, plan.layout, plan.slices
         self._homes = {b.name: self._home(b) for b in plan.program.buffers}
         self._pieces: dict[tuple[int, ...], tuple[Piece, ...]] = {}
         self._runs: dict[tuple[int, ...], tuple[Segment, ...]] = {}
+        self._whole: dict[tuple[int, ...], tuple[int, int]] = {}
         self._shard = tuple((p.start_bytes, p.shard_bytes) for p in plan.layout.params if p.shard_bytes)
 
     def home(self, buffer: str) -> Home:
@@ -105,7 +106,7 @@ class Blocks:
 
     def moves(self, src: At, dst: At) -> tuple[Move, ...]:
         """The descriptors of a copy or put of one block to another of the same contents."""
-        if src.home.block in _GRADIENTS:
+        if src.home.block in GRADIENTS:
             return tuple(self._gradient(src, dst))
         if dst.home.block is Block.PLACED:
             return tuple(self._placed(src, dst))
@@ -151,7 +152,7 @@ class Blocks:
     def extents(self, at: At) -> tuple[Extent, ...]:
         """The ranges that an access names as a whole: its block, or all blocks of its last dimensions; every gradient, one each."""
         home = at.home
-        if home.block in _GRADIENTS:
+        if home.block in GRADIENTS:
             assert all(k is ALL for k in at.key), at
             item = self._plan.grad_item_bytes
             return tuple(
@@ -169,12 +170,33 @@ class Blocks:
         """The rows of gradients in block (p, t, b) of sub-slices, or (p, i) of whole rows; none where all of it is padding."""
         found = self._pieces.get(key)
         if found is None:
-            cut = (key[0], *key[2:])
-            runs = self._runs.get(cut)
-            if runs is None:
-                runs = self._runs[cut] = self._slices.segments(*cut) if block is Block.GRAD_SLICE else self._slices.row_segments(*cut)
-            found = self._pieces[key] = tuple(self._cut(runs, key[1], self._plan.lanes if block is Block.GRAD_SLICE else 1))
+            found = self._pieces[key] = tuple(self._cut(self._runs_of(block, key), key[1], self._plan.lanes if block is Block.GRAD_SLICE else 1))
         return found
+
+    def num_pieces(self, block: Block, key: tuple[int, ...]) -> int:
+        """How many pieces `pieces` gives, without making them where every row is whole."""
+        cut = (key[0], *key[2:])
+        if cut not in self._whole:
+            lanes = self._plan.lanes if block is Block.GRAD_SLICE else 1
+            runs, low, high = self._runs_of(block, key), 0, self._plan.ranks // lanes
+            # Rows that are whole fall as the rank grows: the nodes on which all of them are come first.
+            while low < high:
+                node = (low + high) // 2
+                low, high = (node + 1, high) if all(self._layout.gradient_rows(run, node, lanes)[0] == lanes for run in runs) else (low, node)
+            self._whole[cut] = low, len(runs)
+        num_nodes, num_runs = self._whole[cut]
+        return num_runs if key[1] < num_nodes else len(self.pieces(block, key))
+
+    @property
+    def num_placed(self) -> int:
+        """Descriptors that place one shard in one landing: one a parameter that has bytes."""
+        return len(self._shard)
+
+    def _runs_of(self, block: Block, key: tuple[int, ...]) -> tuple[Segment, ...]:
+        cut = (key[0], *key[2:]) if block is Block.GRAD_SLICE else (key[0],)
+        if cut not in self._runs:
+            self._runs[cut] = self._slices.segments(*cut) if block is Block.GRAD_SLICE else self._slices.row_segments(*cut)
+        return self._runs[cut]
 
     def _cut(self, runs: tuple[Segment, ...], node: int, lanes: int) -> Iterator[Piece]:
         """The runs for the ranks node*lanes .. node*lanes + lanes-1; one rank's row is the case of one lane."""
@@ -210,14 +232,14 @@ class Blocks:
         if b.kind is Kind.INPUT and b.block is Block.SHARD:
             size = stored_bytes(plan.layout, plan.stored) if plan.has_cast else plan.layout.shard_bytes
             return Home(b.name, b.block, Space.SHARD, 0, size, size, lows, extents, (size,))
-        if b.block in _GRADIENTS:
+        if b.block in GRADIENTS:
             return Home(b.name, b.block, Space.GRAD, 0, 0, 0, lows, extents, (0,) * len(extents))
         if b.block in _OUTPUTS:
             one = self._slices.capacity_elems * PACK_ITEM_BYTES * (1 if b.block is Block.OUT_SLICE else plan.lanes)
             return Home(b.name, b.block, Space.OUT, 0, self._layout.packed_elems * PACK_ITEM_BYTES, 0, lows, extents, row_major(extents, one))
         region = next(r for r in plan.arena.regions if r.buffer == b.name)
         strides = (*region.strides, *(0,) * (len(extents) - len(region.strides)))
-        return Home(b.name, b.block, Space.ARENA, region.offset, region.offset + region.bytes, strides[-1], lows, extents, strides)
+        return Home(b.name, b.block, Space.ARENA, region.offset, region.offset + region.bytes, strides[-1], lows, region.extents, strides)
 
 
 def outside(sentence: str, spot: Spot) -> TidecError:
