@@ -7,16 +7,16 @@ stay a tree. Nothing here knows a schedule or a byte: what a block is made of st
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Union
 
-from tidec.errors import Diagnostic, Spot, TidecError
-from tidec.index import Expr, Index, Op as Sign, compiled, substitute, symbols
+from tidec.errors import Spot
+from tidec.index import Index, compiled, substitute
 from tidec.plan.blocks import At, Blocks, outside
+from tidec.plan.shapes import check_ops, uneven
 from tidec.plan.steps import Level, Move, Step
-from tidec.schedule.program import ALL, Block, Cell, Dim, Every, Item, Loop, Op, OpKind, Promise, Scope, When
+from tidec.schedule.program import Cell, Every, Item, Op, OpKind, Promise, Scope, When
 from tidec.schedule.program import Step as Advance
 
 if TYPE_CHECKING:
@@ -62,9 +62,10 @@ _Tree = Union[_Site, _Run, _Loop, _When]
 
 
 class Walk:
-    """The steps of one plan, rank by rank. Raises V402 with the op's line where a strided run does not advance evenly."""
+    """The steps of one plan, rank by rank. Raises V105 and V402 with the line of an op that no plan carries out."""
 
     def __init__(self, plan: Plan):
+        check_ops(plan.program)
         self._plan, self._blocks = plan, Blocks(plan)
         self._flags = {f.name: f for f in plan.program.flags}
         self._body = self._items(plan.program.body, RANK_AND_CALL)
@@ -106,7 +107,7 @@ class Walk:
             else:
                 bounds, inside = compiled((item.lo, item.hi), names), (*names, item.name)
                 if item.step is Advance.RUN:
-                    op = _check_run(item)
+                    (op,) = item.body
                     trees.append(_Run(bounds, self._site(op, inside), op))
                 else:
                     trees.append(_Loop(bounds, item.step is Advance.DOUBLING, self._items(item.body, inside)))
@@ -193,7 +194,6 @@ class Walk:
     def _level(self, p: Promise, asks: list[Index], spot: Spot, *, is_wait: bool) -> Callable[[Rank, Values], Level]:
         """The counter of a promise and the value that keeps it: call * |box| + the row-major index of the counted keys in the box + 1."""
         flag = self._flags[p.flag]
-        assert all(d.step is Advance.BY_ONE for d in flag.box), flag
         first = len(asks)
         for x in (*p.key, p.node, p.lane, p.call):
             self._ask(x, asks)
@@ -222,33 +222,6 @@ class Walk:
         return level
 
 
-def _check_run(loop: Loop) -> Op:
-    """The copy of a strided run. Its addresses are linear in the loop's index: every key is, and neither rank nor call depends on it."""
-    if len(loop.body) != 1 or not isinstance(loop.body[0], Op) or loop.body[0].kind is not OpKind.COPY:
-        raise _uneven(f"the run over {loop.name} holds something else than one copy", loop.spot)
-    op = loop.body[0]
-    for cell in (*op.reads, *op.writes):
-        if loop.name in (*symbols(cell.node), *symbols(cell.lane), *symbols(cell.call)):
-            raise _uneven(f"the run over {loop.name} does not stay on one rank in {cell.buffer}", op.spot)
-        for k in cell.key:
-            _slope(k, loop.name, op.spot)
-    return op
-
-
-def _slope(x: object, name: str, spot: Spot) -> int:
-    """By how much an expression grows when that index grows by one; a sum or multiple of it. Raises V402 for another use of it."""
-    if name not in symbols(x):
-        return 0
-    if x.op is Sign.SYM:
-        return 1
-    if x.op in (Sign.ADD, Sign.SUB):
-        sign = 1 if x.op is Sign.ADD else -1
-        return _slope(x.args[0], name, spot) + sign * _slope(x.args[1], name, spot)
-    if x.op is Sign.MUL and isinstance(x.args[0], int):
-        return x.args[0] * _slope(x.args[1], name, spot)
-    raise _uneven(f"an index of the run is not linear in {name}", spot, reason=repr(x))
-
-
 def _folded(run: _Run, env: Values, low: int, high: int) -> Step:
     """The copies of a run as one step: every descriptor of the first trip, repeated with the pitch that leads to the last one."""
     rank = env[1:3]
@@ -265,9 +238,5 @@ def _stride(first: Move, last: Move, trips: int, spot: Spot) -> Move:
     dst, dst_rest = divmod(last.dst.offset - first.dst.offset, trips - 1)
     same = replace(last, src=first.src, dst=first.dst) == first and first.rows == 1
     if not same or src_rest or dst_rest or src < first.width or dst < first.width:
-        raise _uneven("the copies of a run overlap, or differ in more than their addresses", spot)
+        raise uneven("the copies of a run overlap, or differ in more than their addresses", spot)
     return replace(first, rows=trips, src_pitch=src, dst_pitch=dst)
-
-
-def _uneven(sentence: str, spot: Spot, reason: str = "") -> TidecError:
-    return TidecError(Diagnostic("V402", sentence, spots=(spot,), reason=reason, help="use each() for copies that do not advance evenly"))

@@ -1,0 +1,139 @@
+"""Which ops a plan can carry out: the form of every op's accesses and promises, checked before anything is made of them.
+
+A schedule that the language accepts may still ask for a move between blocks that the layout cannot pair, and a stored plan may be anything.
+"""
+from __future__ import annotations
+
+from tidec.errors import Diagnostic, Spot, TidecError
+from tidec.index import Node, Op as Sign, symbols, text
+from tidec.schedule.program import ALL, OTHERS, Block, Cell, Coord, Event, Every, Item, Kind, Loop, Op, OpKind, Program, Promise, Step, statements
+
+PACKED = (Block.SHARD, Block.SLICE, Block.PARTIAL, Block.ROW)
+_COPIES = {(Block.SHARD, Block.PLACED), (Block.GRAD_SLICE, Block.SLICE), (Block.GRAD_ROW, Block.ROW), *((b, b) for b in PACKED)}
+_SUMS = {(Block.SLICE, Block.GRAD_SLICE, Block.PARTIAL), (Block.ROW, Block.GRAD_ROW, Block.OUT_ROW)}
+# Of each kind: how many blocks it reads and writes, what it raises, and how many promises it waits for.
+_COUNTS: dict[OpKind, tuple[int, int, tuple[Event, ...], int]] = {
+    OpKind.COPY: (1, 1, (), 0), OpKind.CAST: (1, 1, (), 0), OpKind.PUT: (1, 1, (Event.THEN, Event.DONE), 0), OpKind.SUM: (2, 1, (), 0),
+    OpKind.LAND: (1, 1, (), 0), OpKind.ZERO: (0, 1, (), 0), OpKind.READ: (1, 0, (), 0), OpKind.FREE: (0, 1, (), 0),
+    OpKind.SIGNAL: (0, 0, (Event.END,), 0), OpKind.WAIT: (0, 0, (), 1), OpKind.JOIN: (0, 0, (), 0),
+}
+
+
+def check_ops(program: Program) -> None:
+    """Check that every op of a program has a form that `blocks.py` pairs. Raises V105 with the op's line."""
+    buffers, streams = {b.name: b for b in program.buffers}, {s.name for s in program.streams}
+    has_cast = bool(dict(program.knobs).get("cast", False))
+    for statement in statements(program):
+        op = statement.op
+        got = (len(op.reads), len(op.writes), tuple(r.event for r in op.raises), len(op.waits))
+        if got != _COUNTS[op.kind]:
+            raise _unfit(op, "it reads, writes, raises or awaits something else than ops of its kind do")
+        if op.stream not in streams:
+            raise _unfit(op, f'there is no stream "{op.stream}"')
+        for cell in (*op.reads, *op.writes):
+            if cell.buffer not in buffers or len(cell.key) != len(buffers[cell.buffer].dims):
+                raise _unfit(op, f"it names no block of {cell.buffer}")
+        for promise in (*(r.promise for r in op.raises), *op.waits):
+            _check_promise(program, op, promise)
+        # With a cast the resident shard is in the stored types: the cast reads it, and no move does.
+        reads_shard = any(buffers[c.buffer].kind is Kind.INPUT and buffers[c.buffer].block is Block.SHARD for c in op.reads)
+        if op.kind is OpKind.CAST and not (reads_shard and has_cast) or op.kind in (OpKind.COPY, OpKind.PUT) and reads_shard and has_cast:
+            raise _unfit(op, "only a cast reads a shard in the types it is stored in, and only under the argument cast")
+        if not _is_paired(op, tuple(buffers[c.buffer].block for c in (*op.reads, *op.writes))):
+            names = " and ".join(f"{c.buffer} ({buffers[c.buffer].block.value})" for c in (*op.reads, *op.writes))
+            raise _unfit(op, f"no layout has this move between {names}")
+    _check_loops(program.body)
+
+
+def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:
+    cells = (*op.reads, *op.writes)
+    match op.kind:
+        case OpKind.COPY:
+            return blocks in _COPIES and _is_one(cells[0]) and all(not isinstance(k, Every) for k in cells[1].key) and cells[1].lane is not OTHERS
+        case OpKind.PUT:
+            return blocks in _COPIES and blocks[0] in PACKED and blocks[0] is blocks[1] and all(map(_is_one, cells))
+        case OpKind.CAST:
+            return blocks == (Block.SHARD, Block.SHARD) and all(map(_is_one, cells))
+        case OpKind.SUM:
+            staged, own, into = cells
+            whole = [k for k in staged.key if isinstance(k, Every)]
+            return blocks in _SUMS and whole == [OTHERS] and not isinstance(staged.lane, Every) and _is_one(own) and _is_one(into)
+        case OpKind.LAND:
+            src, into = cells
+            return (
+                blocks == (Block.PARTIAL, Block.OUT_SLICE) and src.lane is ALL and src.key[-1] is ALL and not any(isinstance(k, Every) for k in src.key[:-1])
+                and not isinstance(into.lane, Every) and into.key[-1] is ALL and not isinstance(into.key[0], Every)
+            )
+        case OpKind.ZERO:
+            return blocks[0] in PACKED and _is_one(cells[0])
+        case OpKind.READ | OpKind.FREE:
+            return not isinstance(cells[0].lane, Every) and _is_range(cells[0], blocks[0])
+    return True
+
+
+def _is_one(cell: Cell) -> bool:
+    return not any(isinstance(k, Every) for k in (*cell.key, cell.lane))
+
+
+def _is_range(cell: Cell, block: Block) -> bool:
+    """Whether the access names bytes without a gap: all gradients, a whole landing, or a block or the last dimensions of a packed buffer."""
+    whole = [isinstance(k, Every) for k in cell.key]
+    if OTHERS in cell.key or block in (Block.OUT_SLICE, Block.OUT_ROW):
+        return False
+    if block in (Block.GRAD_SLICE, Block.GRAD_ROW):
+        return all(whole)
+    return whole == [False, True, True] if block is Block.PLACED else whole == sorted(whole)
+
+
+def _check_promise(program: Program, op: Op, promise: Promise) -> None:
+    flags = [f for f in program.flags if f.name == promise.flag]
+    if not flags or len(promise.key) != len(flags[0].dims):
+        raise _unfit(op, f"it names no promise of {promise.flag}")
+    if any(d.step is not Step.BY_ONE for d in flags[0].box):
+        raise _unfit(op, f"{promise.flag} counts a key that does not advance by one; write it under on=")
+
+
+def _check_loops(items: tuple[Item, ...]) -> None:
+    for item in items:
+        if isinstance(item, Op):
+            continue
+        if isinstance(item, Loop) and item.step is Step.DOUBLING and not (isinstance(item.lo, int) and item.lo >= 1):
+            raise _fault(item.spot, f"the loop over {item.name} cannot double", "it must start from an int of at least 1")
+        if isinstance(item, Loop) and item.step is Step.RUN:
+            _check_run(item)
+        _check_loops(item.body)
+
+
+def _check_run(loop: Loop) -> None:
+    """A strided run is one copy whose addresses are linear in the loop's index: every key is, and neither rank nor call depends on it."""
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Op) or loop.body[0].kind is not OpKind.COPY:
+        raise uneven(f"the run over {loop.name} holds something else than one copy", loop.spot)
+    op = loop.body[0]
+    for cell in (*op.reads, *op.writes):
+        if loop.name in (*symbols(cell.node), *symbols(cell.lane), *symbols(cell.call)):
+            raise uneven(f"the run over {loop.name} does not stay on one rank and in one call of {cell.buffer}", op.spot)
+        for k in cell.key:
+            _check_linear(k, loop.name, op.spot)
+
+
+def _check_linear(x: Coord, name: str, spot: Spot) -> None:
+    """An expression grows evenly with an index if that is only added, subtracted and multiplied by an int in it."""
+    if not isinstance(x, Node) or name not in symbols(x) or x.op is Sign.SYM:
+        return
+    if x.op not in (Sign.ADD, Sign.SUB, Sign.MUL):
+        raise uneven(f"an index of the run is not linear in {name}", spot, reason=text(x))
+    for part in x.args:
+        _check_linear(part, name, spot)
+
+
+def uneven(sentence: str, spot: Spot, *, reason: str = "") -> TidecError:
+    """The refusal of a strided run whose copies are not one strided copy."""
+    return TidecError(Diagnostic("V402", sentence, spots=(spot,), reason=reason, help="use each() for copies that do not advance evenly"))
+
+
+def _unfit(op: Op, reason: str) -> TidecError:
+    return _fault(op.spot, f"no plan carries out this {op.kind.value}", reason)
+
+
+def _fault(spot: Spot, sentence: str, reason: str) -> TidecError:
+    return TidecError(Diagnostic("V105", sentence, spots=(spot,), reason=reason, help="write it with the blocks and promises that the schedules in schedules/ use"))
