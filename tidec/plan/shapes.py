@@ -78,7 +78,7 @@ def _is_one(cell: Cell) -> bool:
 def _is_range(cell: Cell, block: Block) -> bool:
     """Whether the access names bytes without a gap: all gradients, a whole landing, or a block or the last dimensions of a packed buffer."""
     whole = [isinstance(k, Every) for k in cell.key]
-    if OTHERS in cell.key or block in (Block.OUT_SLICE, Block.OUT_ROW):
+    if any(k is OTHERS for k in cell.key) or block in (Block.OUT_SLICE, Block.OUT_ROW):
         return False
     if block in (Block.GRAD_SLICE, Block.GRAD_ROW):
         return all(whole)
