@@ -168,7 +168,6 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
 def _add_prove(page: argparse.ArgumentParser) -> None:
     page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs")
     page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72")
-    page.add_argument("--nodes", metavar="M", help="prove for one node count (default: for every one)")
     _add_knobs(page)
     page.add_argument("--no-cache", action="store_true", help="neither read nor write kept proofs")
     page.add_argument("--paper-sweep", action="store_true", help="count the base plans of the paper that the verifier accepts and refuses")
@@ -191,7 +190,7 @@ def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Ans
 def _prove(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.prove import run
 
-    return run(schedule=options.schedule, lanes=options.lanes, nodes=options.nodes, settings=tuple(options.set), capability=options.capability,
+    return run(schedule=options.schedule, lanes=options.lanes, settings=tuple(options.set), capability=options.capability,
                is_sweep=options.paper_sweep, cache=None if options.no_cache else _cache(environment))
 
 

@@ -1,0 +1,122 @@
+"""`tidec prove`: the claims of one schedule, for every node count."""
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from tidec.cache.key import prover_identity
+from tidec.cache.store import ProofStore, open_proofs
+from tidec.commands.answer import Answer
+from tidec.commands.asking import read_count
+from tidec.commands.tell import table
+from tidec.errors import CODES, Diagnostic, Exit, TidecError
+from tidec.inputs.capability import Lowering
+from tidec.inputs.document import nearest, quoted
+from tidec.inputs.knobs import Knobs, parse_knobs
+from tidec.inputs.topology import MAX_LANES
+from tidec.schedule.catalog import function, names, traced
+from tidec.verify.obligation import Claim, Verdict
+from tidec.verify.prove import NoStore, Report, prove
+
+EXITS = {Verdict.PROVED: Exit.OK, Verdict.REFUTED: Exit.REFUTED, Verdict.VACUOUS: Exit.REFUTED, Verdict.UNKNOWN: Exit.UNKNOWN}
+_MAX_MESSAGES = 3
+
+
+def run(
+    *, schedule: str | None, lanes: str | None, settings: tuple[str, ...], capability: str | None, is_sweep: bool, cache: Path | None,
+) -> Answer:
+    """Exit 0 proved, 1 refuted or vacuous, 3 unknown. cache: `None` = proofs are neither read nor kept; others: `None` = not given."""
+    if is_sweep:
+        if schedule is not None or lanes is not None or settings or capability is not None:
+            raise TidecError(Diagnostic("P001", "--paper-sweep takes no other options", reason="the paper fixes L = 8, M in 2..1024 and W in 1..8",
+                                        help="run tidec prove --paper-sweep"))
+        return _sweep()
+    if schedule is None or lanes is None:
+        raise TidecError(Diagnostic("P001", "prove needs --schedule and --lanes, or --paper-sweep", help=f"the schedules are {', '.join(names())}"))
+    num_lanes = read_count(lanes, option="--lanes", low=1, high=MAX_LANES)
+    lowering = choose(capability)
+    arguments = schedule_arguments(schedule, settings, num_lanes, lowering)
+    program = traced(schedule, num_lanes, **arguments)
+    store = NoStore() if cache is None else open_proofs(cache, prover_identity())
+    report = prove(program, store=store)
+    return _answer(schedule, num_lanes, lowering, program.knobs, report, store.notes if isinstance(store, ProofStore) else [])
+
+
+def choose(capability: str | None) -> Lowering:
+    """The lowering of that name, p2p where none is asked for. Raises P001."""
+    for lowering in Lowering:
+        if lowering.value == (capability or "p2p"):
+            return lowering
+    raise TidecError(Diagnostic("P001", f"there is no capability {quoted(capability or '')}", help="write --capability p2p or --capability nvls"))
+
+
+def schedule_arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: Lowering) -> dict[str, object]:
+    """The arguments of a schedule's function: its own knobs as set, or as they are by default. Raises P006 for a knob that it does not have."""
+    wanted = [p for p in inspect.signature(function(schedule)).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    own = [p.name for p in wanted if p.name != "multicast"]
+    for setting in settings:
+        name = setting.partition("=")[0]
+        if name not in own and name in Knobs.__dataclass_fields__:
+            help = f"did you mean {nearest(name, own)}?  its knobs are {', '.join(own)}" if own else "leave --set out"
+            raise TidecError(Diagnostic("P006", f"schedule {schedule} has no knob {name}", help=help))
+    knobs = parse_knobs(settings, lanes)
+    values: dict[str, object] = {name: getattr(knobs, name) for name in own if hasattr(knobs, name)}
+    values.update({name: str(values[name]) for name in ("n_out",) if name in values and not isinstance(values[name], int)})
+    values.update({name: bool(values[name]) for name in ("cast",) if name in values})
+    return values | ({"multicast": lowering is Lowering.NVLS} if any(p.name == "multicast" for p in wanted) else {})
+
+
+def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report: Report, notes: list[Diagnostic]) -> Answer:
+    claims = [_claim_fields(c) for c in report.claims]
+    fields = {"schedule": schedule, "lanes": lanes, "lowering": lowering.value, "knobs": dict(knobs), "verdict": report.verdict.value,
+              "counts": dict(report.counts()), "seconds": round(report.seconds, 3), "from_store": report.from_store, "claims": claims}
+    spelt = " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in knobs if name != "multicast")
+    head = f"{schedule} at {lanes} lane{'' if lanes == 1 else 's'}, {lowering.value}{', ' if spelt else ''}{spelt}"
+    counts = report.counts()
+    said = ", ".join(f"{n:,} {word}" for word, n in counts.items() if n)
+    how = "known from the proof store" if report.from_store else f"in {report.seconds:.2f} s"
+    scopes = " and ".join(dict.fromkeys(c.scope for c in report.claims))
+    text = "\n".join((head, "", claims_table(report.claims), "", f"{report.verdict.value}: {said} of {len(report.claims):,} claims for {scopes}, {how}"))
+    bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
+    messages = [str(d) for d in bad[:_MAX_MESSAGES]]
+    if len(bad) > _MAX_MESSAGES:
+        messages.append(f"{len(bad) - _MAX_MESSAGES} more claims are not proved; --json lists them all")
+    return Answer(EXITS[report.verdict], fields, text, (*map(str, notes), *messages))
+
+
+def claims_table(claims: tuple[Claim, ...]) -> str:
+    """One line a code: how many claims have which verdict, and what they cost."""
+    rows = []
+    for code in sorted({c.code for c in claims}):
+        own = [c for c in claims if c.code == code]
+        counts = [sum(c.verdict is v for c in own) for v in Verdict]
+        rows.append((f"{code} {CODES[code].name}", *(str(n) if n else "." for n in (len(own), *counts)), f"{sum(c.seconds for c in own):.2f}"))
+    return table(("code", "claims", *(v.value for v in Verdict), "seconds"), rows, right=range(1, 7))
+
+
+def _claim_fields(claim: Claim) -> dict[str, object]:
+    fields: dict[str, object] = {"code": claim.code, "what": claim.what, "scope": claim.scope, "verdict": claim.verdict.value, "seconds": round(claim.seconds, 4)}
+    if claim.example:
+        fields["example"] = dict(claim.example)
+    if claim.spots:
+        fields["places"] = [str(s) for s in claim.spots]
+    if claim.diagnostic is not None:
+        fields["message"] = str(claim.diagnostic)
+    return fields
+
+
+def _sweep() -> Answer:
+    from tidec.verify.sweep import FIRST_M, LANES, LAST_M, paper_sweep
+
+    found = paper_sweep()
+    verdict = Verdict.REFUTED if found.disagreements else found.verdict
+    fields = {"verdict": verdict.value, "accepted": found.accepted, "rejected": found.rejected, "colliding": list(found.colliding),
+              "disagreements": found.disagreements, "seconds": round(found.seconds, 3)}
+    rows = [(str(width), f"{count:,}") for width, count in enumerate(found.colliding, start=1)]
+    text = "\n".join((
+        f"base plans at L = {LANES}, every M in {FIRST_M}..{LAST_M} and every W in 1..{LANES}: {found.accepted:,} accepted, {found.rejected:,} refused", "",
+        table(("W", "refused M"), rows, right=(0, 1)), "",
+        f"{verdict.value}: the premise that refuses them holds exactly where no two contributors of a wave meet, for every M >= 2;",
+        f"enumeration disagrees on {found.disagreements} of {len(found.colliding) * (LAST_M - FIRST_M + 1):,} pairs, in {found.seconds:.2f} s",
+    ))
+    return Answer(EXITS[verdict], fields, text)
