@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable
 
 from tidec.index import symbols
-from tidec.schedule.program import Event, Statement
+from tidec.schedule.program import Event, Statement, Step
 from tidec.verify.families import World, mentions, solve
 from tidec.verify.terms import Bool, Int, Term, Values
 
@@ -136,6 +136,8 @@ class Before:
                             values[loop.name] = named[loop.name]
                         elif i >= cut and loop.over_lanes:
                             open_lanes.append(loop.name)
+                        elif cut <= i == len(wait.loops) and not any(mentions(x, loop.name) for x in (*promise.key, promise.node, promise.lane, promise.call)):
+                            values[loop.name] = 1 if loop.step is Step.DOUBLING else w.read(loop.lo, Values(values))     # any trip of the innermost loop will do
                         elif loop.name in near:
                             values[loop.name] = near[loop.name]
                         elif loop.name in v:

@@ -87,8 +87,8 @@ class World:
     def same_rank(self, u: Values, v: Values) -> Bool:
         return self.terms.every((self.terms.eq(u["n"], v["n"]), self.terms.eq(u["j"], v["j"])))
 
-    def instance(self, role: str, s: Statement, v: Values) -> Instance:
-        return Instance(role, s.op.id, v, s.names[1:])
+    def instance(self, role: str, s: Statement, v: Values, event: Event = Event.END) -> Instance:
+        return Instance(role, s.op.id, v, s.names[1:], event)
 
     def read(self, node: object, v: Values) -> Int | Bool:
         return self.terms.read(node, v)

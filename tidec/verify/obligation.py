@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidec.errors import Diagnostic, Spot
+from tidec.schedule.program import Event
 from tidec.verify.terms import Bool, Values
 
 
@@ -20,12 +21,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One op of a family in an obligation: its part in the claim, its id and its index values (the call, n, j, the loops)."""
+    """One op of a family in an obligation: its part in the claim, its id, its index values (the call, n, j, the loops), and which event is meant."""
 
     role: str
     op_id: int
     values: Values
     names: tuple[str, ...]
+    event: Event = Event.END
 
 
 @dataclass(frozen=True, slots=True)

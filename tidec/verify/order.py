@@ -212,7 +212,7 @@ def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[S
     event = w.end_of(a, wa)
     code = "V205" if not wa and event is Event.DONE or b.op.kind is OpKind.FREE else "V201"
     what = f"{buffer}: {a.op.label}, {b.op.label}: {kinds[wa, wb]}"
-    shown = (w.instance("first", a, u), w.instance("then", b, v))
+    shown = (w.instance("first", a, u, event), w.instance("then", b, v))
     if t.every(assume) is False or judge.never(assume):
         judge.empty(code, what)
         return

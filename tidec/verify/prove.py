@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tidec.index import evaluate, text
 from tidec.schedule.program import Program, digest, specialise
+from tidec.verify.confirm import confirmed
 from tidec.verify.coverage import check_covers, check_stale
 from tidec.verify.families import World
 from tidec.verify.judge import Judge, Stop
@@ -120,4 +121,4 @@ def _decide(branch: Program, nodes: int, premises: tuple, scope: str, first_only
             check(world, judge)
     except Stop:
         pass
-    return [explained(f, branch, scope) for f in judge.findings], judge.seconds
+    return [explained(confirmed(f, branch), branch, scope) for f in judge.findings], judge.seconds
