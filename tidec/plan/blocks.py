@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.inputs.signature import Dtype
-from tidec.plan.arena import extents_of, row_major, stored_starts
+from tidec.plan.arena import extents_of, row_major, stored_bytes, stored_starts
 from tidec.plan.layout import PACK_ITEM_BYTES, Segment
 from tidec.plan.steps import Extent, Lane, Move, Place, Space
 from tidec.schedule.program import ALL, Block, Buffer, Coord, Kind

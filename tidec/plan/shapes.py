@@ -105,28 +105,32 @@ def _check_loops(items: tuple[Item, ...]) -> None:
 
 
 def _check_run(loop: Loop) -> None:
-    """A strided run is one copy whose addresses are linear in the loop's index: every key is, and neither rank nor call depends on it."""
+    """A strided run is one copy whose blocks advance evenly and apart: its rank and call stay, and in each block one index grows by a fixed step."""
     if len(loop.body) != 1 or not isinstance(loop.body[0], Op) or loop.body[0].kind is not OpKind.COPY:
-        raise uneven(f"the run over {loop.name} holds something else than one copy", loop.spot)
+        raise _uneven(f"the run over {loop.name} holds something else than one copy", loop.spot)
     op = loop.body[0]
     for cell in (*op.reads, *op.writes):
         if loop.name in (*symbols(cell.node), *symbols(cell.lane), *symbols(cell.call)):
-            raise uneven(f"the run over {loop.name} does not stay on one rank and in one call of {cell.buffer}", op.spot)
-        for k in cell.key:
-            _check_linear(k, loop.name, op.spot)
+            raise _uneven(f"the run over {loop.name} does not stay on one rank and in one call of {cell.buffer}", op.spot)
+        slopes = [slope for k in cell.key if (slope := _slope(k, loop.name, op.spot))]
+        if len(slopes) != 1 or slopes[0] < 1:
+            raise _uneven(f"the run over {loop.name} does not advance through {cell.buffer} by one growing index", op.spot)
 
 
-def _check_linear(x: Coord, name: str, spot: Spot) -> None:
-    """An expression grows evenly with an index if that is only added, subtracted and multiplied by an int in it."""
-    if not isinstance(x, Node) or name not in symbols(x) or x.op is Sign.SYM:
-        return
-    if x.op not in (Sign.ADD, Sign.SUB, Sign.MUL):
-        raise uneven(f"an index of the run is not linear in {name}", spot, reason=text(x))
-    for part in x.args:
-        _check_linear(part, name, spot)
+def _slope(x: Coord, name: str, spot: Spot) -> int:
+    """By how much an expression grows with an index that is only added, subtracted and multiplied by an int in it."""
+    if not isinstance(x, Node) or name not in symbols(x):
+        return 0
+    if x.op is Sign.SYM:
+        return 1
+    if x.op is Sign.MUL:
+        return x.args[0] * _slope(x.args[1], name, spot)
+    if x.op in (Sign.ADD, Sign.SUB):
+        return _slope(x.args[0], name, spot) + (1 if x.op is Sign.ADD else -1) * _slope(x.args[1], name, spot)
+    raise _uneven(f"an index of the run is not linear in {name}", spot, reason=text(x))
 
 
-def uneven(sentence: str, spot: Spot, *, reason: str = "") -> TidecError:
+def _uneven(sentence: str, spot: Spot, *, reason: str = "") -> TidecError:
     """The refusal of a strided run whose copies are not one strided copy."""
     return TidecError(Diagnostic("V402", sentence, spots=(spot,), reason=reason, help="use each() for copies that do not advance evenly"))
 

@@ -77,7 +77,8 @@ class Step:
     moves: descriptors of a copy, a put or a cast; the terms of a sum or landing in the order in which they are added.
     extents: what a zero, sum or landing writes as a whole; what a read or free names, one a tensor.
     levels: what a wait awaits; what a signal or put raises, in the order of `op.raises`.
-    seed: of sums and landings: whether the destination starts from what the caller accumulates into (else from zero).
+    seed: of sums and landings: the destination starts from what the caller accumulates into, or from zero. Without it a sum starts from
+    zero, and a landing from what the destination holds.
     """
 
     op: Op

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Union
 from tidec.errors import Spot
 from tidec.index import Index, compiled, substitute
 from tidec.plan.blocks import At, Blocks, outside
-from tidec.plan.shapes import check_ops, uneven
+from tidec.plan.shapes import check_ops
 from tidec.plan.steps import Level, Move, Step
 from tidec.schedule.program import Cell, Every, Item, Op, OpKind, Promise, Scope, When
 from tidec.schedule.program import Step as Advance
@@ -42,7 +42,6 @@ class _Run:
 
     bounds: Callable[..., Values]
     site: _Site
-    op: Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Walk:
                 bounds, inside = compiled((item.lo, item.hi), names), (*names, item.name)
                 if item.step is Advance.RUN:
                     (op,) = item.body
-                    trees.append(_Run(bounds, self._site(op, inside), op))
+                    trees.append(_Run(bounds, self._site(op, inside)))
                 else:
                     trees.append(_Loop(bounds, item.step is Advance.DOUBLING, self._items(item.body, inside)))
         return tuple(trees)
@@ -224,19 +223,14 @@ class Walk:
 
 def _folded(run: _Run, env: Values, low: int, high: int) -> Step:
     """The copies of a run as one step: every descriptor of the first trip, repeated with the pitch that leads to the last one."""
-    rank = env[1:3]
-    first = run.site.make(rank, run.site.values(*env, low))
     trips = high - low
-    if trips == 1:
-        return first
-    last = run.site.make(rank, run.site.values(*env, high - 1))
-    return replace(first, moves=tuple(_stride(a, b, trips, run.op.spot) for a, b in zip(first.moves, last.moves, strict=True)))
+    first, last = (run.site.make(env[1:3], run.site.values(*env, k)) for k in (low, high - 1))
+    return first if trips == 1 else replace(first, moves=tuple(_stride(a, b, trips) for a, b in zip(first.moves, last.moves, strict=True)))
 
 
-def _stride(first: Move, last: Move, trips: int, spot: Spot) -> Move:
+def _stride(first: Move, last: Move, trips: int) -> Move:
+    # `check_ops` has shown that addresses are linear in the run's index, so the last trip gives the pitch.
     src, src_rest = divmod(last.src.offset - first.src.offset, trips - 1)
     dst, dst_rest = divmod(last.dst.offset - first.dst.offset, trips - 1)
-    same = replace(last, src=first.src, dst=first.dst) == first and first.rows == 1
-    if not same or src_rest or dst_rest or src < first.width or dst < first.width:
-        raise uneven("the copies of a run overlap, or differ in more than their addresses", spot)
+    assert first.rows == 1 and (src_rest, dst_rest) == (0, 0) and first.width <= min(src, dst), (first, last)
     return replace(first, rows=trips, src_pitch=src, dst_pitch=dst)
