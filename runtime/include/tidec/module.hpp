@@ -1,0 +1,27 @@
+// The C interface of a built bundle: its programs, and one call to issue one of them.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+  const char* name;
+  const char* plan_digest;
+  int64_t nodes;
+  int64_t lanes;
+} tidec_program;
+
+int64_t tidec_num_programs(void);
+
+// 0 <= program < tidec_num_programs().
+const tidec_program* tidec_program_at(int64_t program);
+
+// Issues a whole call of a program on rank (node, lane), in position order. runner: the tidec::Target that the module was compiled for.
+void tidec_issue(void* runner, int64_t program, int64_t node, int64_t lane, int64_t call);
+
+#ifdef __cplusplus
+}
+#endif
