@@ -12,9 +12,8 @@ def ring_ag(s):
     rows  = s.output("rows",  Block.SHARD, bank=2, slot=M, holds=lambda b, q: (wrap(n + q, M), j),
                      found=lambda b, q: dict(n=where(q.eq(0), n, source), j=j, q=q - 1))
     room, have = s.flag("room", RAIL), s.flag("have", RAIL, q=(1, M))       # you may write to me; slot q is there
-    sent, read = s.flag("sent", q=(0, M - 1)), s.flag("read")               # slot q has left me; the caller is through
+    sent = s.flag("sent", q=(0, M - 1))                                     # slot q has left me
     with s.stream("rail"):
-        s.wait(read.call(e - 2))
         with s.when(no(s.single_node)):
             for q in s.serial("q", 0, M - 1): s.wait(sent.call(e - 2)[q])
         s.copy(shard[0], rows[e % 2, 0])
@@ -24,5 +23,4 @@ def ring_ag(s):
             for q in s.serial("q", 0, M - 1):
                 s.put(rows[e % 2, q], rows[e % 2, q + 1].at(to, j), then=have[q + 1].at(to, j), done=sent[q])
                 s.wait(have[q + 1].by(source, j))
-        s.read(rows[e % 2, ALL])
-        s.signal(read)
+        s.read(rows[e % 2, ALL])                               # what the caller computes comes after, on this stream

@@ -32,7 +32,7 @@ class Finding(Enum):
     MISSING = "missing producer"       # nobody raises what a wait waits for
     CYCLE = "cycle"                    # ops wait for each other in a circle
     POSITION = "position"              # a wait stands before its producer in the order of issue
-    EARLY_RELEASE = "early release"    # a block is overwritten or freed while a put may still read it
+    EARLY_RELEASE = "early release"    # a block is overwritten while a put may still read it, or freed while any op may
     OUTSIDE = "out of bounds"          # an access of a block that does not exist
     UNRUNNABLE = "unrunnable"          # a loop that cannot be run
 
@@ -62,7 +62,7 @@ class Problem:
         return self.finding.code
 
     def __str__(self) -> str:
-        between = {Finding.RACE: " is not ordered with ", Finding.EARLY_RELEASE: " may still read it when it is overwritten by "}.get(self.finding, ", ")
+        between = {Finding.RACE: " is not ordered with ", Finding.EARLY_RELEASE: " may still read it at "}.get(self.finding, ", ")
         return f"{self.code} {self.finding.value}: {self.where}: {between.join(map(str, self.points))}"
 
 
@@ -327,7 +327,7 @@ class HappensBefore:
                     self._problem(Finding.RACE, show_place(place), writer, x)
                 for r in readers:
                     if r != read_end and not bits >> r & 1:
-                        is_early = self.events[r][1] is Event.DONE
+                        is_early = self.events[r][1] is Event.DONE or point.op.kind is OpKind.FREE
                         self._problem(Finding.EARLY_RELEASE if is_early else Finding.RACE, show_place(place), r, x)
                 cells[place] = (write_end, [])
 

@@ -317,6 +317,7 @@ def with_powers(terms: Terms, asserted: list[Bool]) -> list[Bool]:
     for t in seen:
         if t.form is Form.TOP2:
             x = t.args[0]
+            axioms.append(terms.implies(terms.lt(x, 1), terms.eq(t, 0)))
             axioms.append(terms.implies(terms.le(1, x), terms.every((terms.le(1, t), terms.pow2(t), terms.le(t, x), terms.lt(x, terms.scale(t, 2))))))
     powers = [t.args[0] for t in closure([*seen, *axioms]) if t.form is Form.POW2]
     if powers:
