@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 GRADIENTS = (Block.GRAD_SLICE, Block.GRAD_ROW)
 _OUTPUTS = (Block.OUT_SLICE, Block.OUT_ROW)
+_SUMMED = (Block.PARTIAL, *_OUTPUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,14 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one gradient, in elements: in the tensor from `start` with `pitch`, in the packed block from `at` with `at_pitch`."""
+    """Rows of one gradient: in the tensor from byte `start`, `pitch` bytes apart, `width` bytes each; in the packed block from element `at`."""
 
     param: int
     start: int
     pitch: int
-    at: int
-    at_pitch: int
-    count: int
+    width: int
     rows: int
+    at: int
 
 
 class Blocks:
@@ -83,10 +83,12 @@ class Blocks:
 
     def __init__(self, plan: Plan):
         self._plan, self._layout, self._slices = plan, plan.layout, plan.slices
-        self._homes = {b.name: self._home(b) for b in plan.program.buffers}
+        self._row, self._item = plan.slices.capacity_elems, plan.grad_item_bytes
+        self._type = plan.gradient_dtype if plan.grad_item_bytes else plan.gathered[0]
         self._pieces: dict[tuple[int, ...], tuple[Piece, ...]] = {}
         self._runs: dict[tuple[int, ...], tuple[Segment, ...]] = {}
         self._whole: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._homes = {b.name: self._home(b) for b in plan.program.buffers}
         self._shard = tuple((p.start_bytes, p.shard_bytes) for p in plan.layout.params if p.shard_bytes)
 
     def home(self, buffer: str) -> Home:
@@ -117,20 +119,21 @@ class Blocks:
     def terms(self, staged: At, own: At, into: At, lane: int) -> tuple[Move, ...]:
         """The terms of a sum in the order in which they are added: the staged block of every other lane in order, then the own gradient."""
         dim = next(d for d, k in enumerate(staged.key) if not isinstance(k, int))
-        source, item = self._plan.gradient_dtype, self._plan.grad_item_bytes
-        pieces, moves = self.pieces(own.home.block, own.key), []
+        low, step, item = staged.home.lows[dim], staged.home.strides[dim], self._item
+        src_pitch, dst_pitch, moves = self._row * item, self._row * PACK_ITEM_BYTES, []
+        pieces = self.pieces(own.home.block, own.key)
         for i in range(self._plan.lanes):
             if i != lane:
-                block = (i - staged.home.lows[dim]) * staged.home.strides[dim]
-                moves += [
-                    _rows(p, staged.place(block + p.at * item), p.at_pitch, source, into.place(p.at * PACK_ITEM_BYTES), Dtype.FP32) for p in pieces
-                ]
+                block = (i - low) * step
+                for p in pieces:
+                    src, dst = staged.place(block + p.at * item), into.place(p.at * PACK_ITEM_BYTES)
+                    moves.append(_rows(p, src, src_pitch, self._type, dst, dst_pitch, Dtype.FP32))
         return (*moves, *self._gradient(own, into))
 
     def landings(self, src: At, into: At, lane: int) -> tuple[Move, ...]:
         """The descriptors of a landing: of each sub-slice, row `lane` of the blocks at one offset of every lane."""
         part, step = into.key[0], src.home.strides[-1]
-        row, moves = lane * self._slices.capacity_elems * PACK_ITEM_BYTES, []
+        row, moves = lane * self._row * PACK_ITEM_BYTES, []
         for b in range(self._plan.lanes):
             x0, x1 = self._slices.bounds(part, b)
             if x0 < x1:
@@ -154,9 +157,8 @@ class Blocks:
         home = at.home
         if home.block in GRADIENTS:
             assert all(k is ALL for k in at.key), at
-            item = self._plan.grad_item_bytes
             return tuple(
-                Extent(Place(Space.GRAD, i, at.node, at.lane, 0), p.real_elems * item)
+                Extent(Place(Space.GRAD, i, at.node, at.lane, 0), p.real_elems * self._item)
                 for i, p in enumerate(self._layout.params) if p.is_trainable and p.real_elems
             )
         if home.block in _OUTPUTS:
@@ -200,23 +202,22 @@ class Blocks:
 
     def _cut(self, runs: tuple[Segment, ...], node: int, lanes: int) -> Iterator[Piece]:
         """The runs for the ranks node*lanes .. node*lanes + lanes-1; one rank's row is the case of one lane."""
-        wide = self._slices.capacity_elems
+        item = self._item
         for run in runs:
             n = self._layout.params[run.param].shard_elems
             full, tail = self._layout.gradient_rows(run, node, lanes)
             start = node * lanes * n + run.first
             if full:
-                yield Piece(run.param, start, n, run.at, wide, run.count, full)
+                yield Piece(run.param, start * item, n * item, run.count * item, full, run.at)
             if tail:
-                yield Piece(run.param, start + full * n, n, full * wide + run.at, wide, tail, 1)
+                yield Piece(run.param, (start + full * n) * item, n * item, tail * item, 1, full * self._row + run.at)
 
     def _gradient(self, src: At, dst: At) -> Iterator[Move]:
-        source = self._plan.gradient_dtype
-        item = source.item_bytes
-        target = Dtype.FP32 if dst.home.block in (Block.PARTIAL, *_OUTPUTS) else source
+        is_summed = dst.home.block in _SUMMED
+        item, target = (PACK_ITEM_BYTES, Dtype.FP32) if is_summed else (self._item, self._type)
         for p in self.pieces(src.home.block, src.key):
-            grad = Place(Space.GRAD, p.param, src.node, src.lane, p.start * item)
-            yield _rows(p, grad, p.pitch, source, dst.place(p.at * target.item_bytes), target)
+            grad = Place(Space.GRAD, p.param, src.node, src.lane, p.start)
+            yield _rows(p, grad, p.pitch, self._type, dst.place(p.at * item), self._row * item, target)
 
     def _placed(self, src: At, dst: At) -> Iterator[Move]:
         rank = dst.key[1] * self._plan.lanes + dst.key[2]
@@ -225,7 +226,7 @@ class Blocks:
             yield Move(src.place(start), dst.place(start * self._plan.ranks + rank * size), size, 1, 0, 0, dtype, dtype)
 
     def _packed_type(self, block: Block) -> Dtype:
-        return Dtype.FP32 if block is Block.PARTIAL else self._plan.gathered[0] if block is Block.SHARD else self._plan.gradient_dtype
+        return Dtype.FP32 if block is Block.PARTIAL else self._type
 
     def _home(self, b: Buffer) -> Home:
         plan, (lows, extents) = self._plan, extents_of(b, self._plan.nodes)
@@ -235,7 +236,7 @@ class Blocks:
         if b.block in GRADIENTS:
             return Home(b.name, b.block, Space.GRAD, 0, 0, 0, lows, extents, (0,) * len(extents))
         if b.block in _OUTPUTS:
-            one = self._slices.capacity_elems * PACK_ITEM_BYTES * (1 if b.block is Block.OUT_SLICE else plan.lanes)
+            one = self._row * PACK_ITEM_BYTES * (1 if b.block is Block.OUT_SLICE else plan.lanes)
             return Home(b.name, b.block, Space.OUT, 0, self._layout.packed_elems * PACK_ITEM_BYTES, 0, lows, extents, row_major(extents, one))
         region = next(r for r in plan.arena.regions if r.buffer == b.name)
         strides = (*region.strides, *(0,) * (len(extents) - len(region.strides)))
@@ -247,8 +248,6 @@ def outside(sentence: str, spot: Spot) -> TidecError:
     return TidecError(Diagnostic("V102", sentence, spots=(spot,), help="declare the extent that the schedule uses, or change the access"))
 
 
-def _rows(p: Piece, src: Place, src_pitch: int, source: Dtype, dst: Place, target: Dtype) -> Move:
-    """The descriptor of a piece; src_pitch: elements."""
-    if p.rows == 1:
-        return Move(src, dst, p.count * source.item_bytes, 1, 0, 0, source, target)
-    return Move(src, dst, p.count * source.item_bytes, p.rows, src_pitch * source.item_bytes, p.at_pitch * target.item_bytes, source, target)
+def _rows(p: Piece, src: Place, src_pitch: int, source: Dtype, dst: Place, dst_pitch: int, target: Dtype) -> Move:
+    """The descriptor of a piece; pitches in bytes."""
+    return Move(src, dst, p.width, 1, 0, 0, source, target) if p.rows == 1 else Move(src, dst, p.width, p.rows, src_pitch, dst_pitch, source, target)

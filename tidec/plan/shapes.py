@@ -42,7 +42,7 @@ def check_ops(program: Program) -> None:
         if not _is_paired(op, tuple(buffers[c.buffer].block for c in (*op.reads, *op.writes))):
             names = " and ".join(f"{c.buffer} ({buffers[c.buffer].block.value})" for c in (*op.reads, *op.writes))
             raise _unfit(op, f"no layout has this move between {names}")
-    _check_loops(program.body)
+    _check_loops(program.body, {b.name for b in program.buffers if b.block in (Block.GRAD_SLICE, Block.GRAD_ROW)})
 
 
 def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:
@@ -93,23 +93,25 @@ def _check_promise(program: Program, op: Op, promise: Promise) -> None:
         raise _unfit(op, f"{promise.flag} counts a key that does not advance by one; write it under on=")
 
 
-def _check_loops(items: tuple[Item, ...]) -> None:
+def _check_loops(items: tuple[Item, ...], gradients: set[str]) -> None:
     for item in items:
         if isinstance(item, Op):
             continue
         if isinstance(item, Loop) and item.step is Step.DOUBLING and not (isinstance(item.lo, int) and item.lo >= 1):
             raise _fault(item.spot, f"the loop over {item.name} cannot double", "it must start from an int of at least 1")
         if isinstance(item, Loop) and item.step is Step.RUN:
-            _check_run(item)
-        _check_loops(item.body)
+            _check_run(item, gradients)
+        _check_loops(item.body, gradients)
 
 
-def _check_run(loop: Loop) -> None:
+def _check_run(loop: Loop, gradients: set[str]) -> None:
     """A strided run is one copy whose blocks advance evenly and apart: its rank and call stay, and in each block one index grows by a fixed step."""
     if len(loop.body) != 1 or not isinstance(loop.body[0], Op) or loop.body[0].kind is not OpKind.COPY:
         raise _uneven(f"the run over {loop.name} holds something else than one copy", loop.spot)
     op = loop.body[0]
     for cell in (*op.reads, *op.writes):
+        if cell.buffer in gradients:
+            raise _uneven(f"the run over {loop.name} reads gradients, whose rows are strided already", op.spot)
         if loop.name in (*symbols(cell.node), *symbols(cell.lane), *symbols(cell.call)):
             raise _uneven(f"the run over {loop.name} does not stay on one rank and in one call of {cell.buffer}", op.spot)
         slopes = [slope for k in cell.key if (slope := _slope(k, loop.name, op.spot))]
