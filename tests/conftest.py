@@ -1,13 +1,19 @@
-"""What tests share: golden texts, and random draws whose seed stands in the failure."""
+"""What tests share: golden texts, random draws whose seed stands in the failure, and commands run in this process."""
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tidec import cli
+
+ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 _SEEDS = pytest.StashKey[list[int]]()
 
@@ -56,3 +62,51 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed and seeds:
         report.sections.append(("seeds", f"the last draws came from seed {seeds[-1]} (all of them: {seeds})"))
     return report
+
+
+@pytest.fixture
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test's own, the checkout as working folder, and no variable of the user's."""
+    for name in list(os.environ):
+        if name.startswith("TIDEC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TIDEC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def told(own_environment: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """`told(*argv)` runs a command in this process and gives all of it as one text: the command, stdout, stderr and the exit code."""
+
+    def run(*argv: object) -> str:
+        arguments = list(map(str, argv))
+        code = cli.main(arguments)
+        out, err = capsys.readouterr()
+        parts = [f"$ tidec {' '.join(arguments)}".rstrip(), out.rstrip("\n"), f"stderr:\n{err}".rstrip("\n") if err else "", f"exit {code}"]
+        text = "\n".join(p for p in parts if p) + "\n"
+        return re.sub(r"\d+\.\d\d s\b", "0.00 s", text.replace(str(tmp_path), "<tmp>"))
+
+    return run
+
+
+@pytest.fixture
+def json_of(own_environment: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict]]:
+    """`json_of(*argv)` gives the exit code and the object that --json prints; stdout holds nothing else."""
+
+    def run(*argv: object) -> tuple[int, dict]:
+        code = cli.main([*map(str, argv), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Callable[..., Path]:
+    """`group(text)` is a group file with that text."""
+
+    def write(text: str | bytes, name: str = "small.json") -> Path:
+        file = tmp_path / name
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    return write

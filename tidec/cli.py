@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from tidec import __version__
-from tidec.errors import Diagnostic, Level, TidecError
+from tidec.errors import Diagnostic, Exit, Level, TidecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,21 +42,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _make_printable()
     try:
-        return _run(arguments, os.environ)
+        code = _run(arguments, os.environ)
+        _flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; what Python still holds for it must go nowhere, or it complains at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return _BROKEN_PIPE
+    except _Unwritable as error:
+        _forget_stdout()
+        print(Diagnostic("E003", "stdout cannot be written", reason=str(error), help="give the output another place"), file=sys.stderr)
+        return Exit.ENVIRONMENT.value
+
+
+class _Unwritable(Exception):
+    """Stdout takes no more, and is no pipe."""
 
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     command = next((a for a in arguments if a in COMMANDS), "usage")
     try:
         _check_command(arguments)
-        options = _parser().parse_args(arguments)
+        try:
+            options = _parser().parse_args(arguments)
+        except SystemExit as stop:      # argparse has printed a help page or the version
+            return int(stop.code or 0)
         _warn_of_unknown(environment)
         answer = COMMANDS[options.command](options, environment)
     except ModuleNotFoundError as error:
@@ -68,17 +80,8 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
         return _stop(command, error, arguments)
     for note in answer.notes:
         print(note, file=sys.stderr)
-    print(answer.to_json(command) if options.json else answer.text, flush=True)
+    _tell(answer.to_json(command) if options.json else answer.text)
     return answer.exit.value
-
-
-def _check_command(arguments: list[str]) -> None:
-    """Say it in our own words where no command is given, or none that exists. Raises P001."""
-    known = ", ".join(COMMANDS)
-    if not arguments:
-        raise TidecError(Diagnostic("P001", "no command is given", help=f"one of: {known};  tidec --help"))
-    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        raise TidecError(Diagnostic("P001", f'there is no command "{arguments[0]}"', help=f"one of: {known};  tidec --help"))
 
 
 def _stop(command: str, error: TidecError, arguments: list[str]) -> int:
@@ -86,8 +89,45 @@ def _stop(command: str, error: TidecError, arguments: list[str]) -> int:
     if "--json" in arguments:
         from tidec.commands.answer import error_json
 
-        print(error_json(command, error), flush=True)
+        _tell(error_json(command, error))
     return error.exit.value
+
+
+def _tell(text: str) -> None:
+    try:
+        print(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Unwritable(error.strerror) from error
+    _flush()
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Unwritable(error.strerror) from error
+
+
+def _forget_stdout() -> None:
+    """Send what Python still holds for stdout nowhere, or it complains at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _check_command(arguments: list[str]) -> None:
+    """Say it in our own words where no command is given, or none that exists. Raises P001."""
+    help = f"one of: {', '.join(COMMANDS)};  tidec --help"
+    if not arguments:
+        raise TidecError(Diagnostic("P001", "no command is given", help=help))
+    first = arguments[0]
+    if first.startswith("-") and first not in ("-h", "--help", "--version"):
+        raise TidecError(Diagnostic("P001", f'the command comes before "{first}"', help=help))
+    if not first.startswith("-") and first not in COMMANDS:
+        raise TidecError(Diagnostic("P001", f'there is no command "{first}"', help=help))
 
 
 def _make_printable() -> None:

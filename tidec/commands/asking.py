@@ -33,13 +33,11 @@ def read_asked(*, topo: str, group: str, settings: tuple[str, ...] = (), capabil
 
 
 def read_mode(text: str) -> Mode:
-    """The mode of that name. Raises P001 where there is none, E004 where this version has no plan for it."""
-    if text == Mode.SLOT_REUSE.value:
-        raise TidecError(Diagnostic("E004", "mode slot_reuse is not built yet", reason="plans of this version read gradients where autograd left them",
-                                    help="leave --mode out, or write --mode in_place"))
-    if text != Mode.IN_PLACE.value:
-        raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help="write --mode in_place"))
-    return Mode.IN_PLACE
+    """The mode of that name. Raises P001 where there is none."""
+    for mode in Mode:
+        if text == mode.value:
+            return mode
+    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help="write --mode in_place"))
 
 
 def read_budget(text: str) -> int:

@@ -11,7 +11,7 @@ from tidec.commands.asking import read_count
 from tidec.commands.tell import table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
 from tidec.inputs.capability import Lowering
-from tidec.inputs.document import nearest, quoted
+from tidec.inputs.document import quoted
 from tidec.inputs.knobs import Knobs, parse_knobs
 from tidec.inputs.topology import MAX_LANES
 from tidec.schedule.catalog import function, names, traced
@@ -57,7 +57,7 @@ def schedule_arguments(schedule: str, settings: tuple[str, ...], lanes: int, low
     for setting in settings:
         name = setting.partition("=")[0]
         if name not in own and name in Knobs.__dataclass_fields__:
-            help = f"did you mean {nearest(name, own)}?  its knobs are {', '.join(own)}" if own else "leave --set out"
+            help = f"its knobs are {', '.join(own)}" if own[1:] else f"its only knob is {own[0]}" if own else "leave --set out: it has none"
             raise TidecError(Diagnostic("P006", f"schedule {schedule} has no knob {name}", help=help))
     knobs = parse_knobs(settings, lanes)
     values: dict[str, object] = {name: getattr(knobs, name) for name in own if hasattr(knobs, name)}

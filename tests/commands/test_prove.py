@@ -1,0 +1,52 @@
+"""Claims as a person and as a program read them, and proofs that are kept."""
+import os
+import re
+
+
+def test_a_refusal_reads(told, golden):
+    golden("cli/prove-refuted.txt", re.sub(r"\d+\.\d\d$", "0.00", told("prove", "--schedule", "tide_rs", "--lanes", "8", "--set", "W=3"), flags=re.M))
+
+
+def test_a_refusal_has_its_integers_in_json(json_of):
+    exit_code, content = json_of("prove", "--schedule", "tide_rs", "--lanes", "8", "--set", "W=3")
+    assert exit_code == 1 and content["verdict"] == "refuted"
+    (bad,) = [c for c in content["claims"] if c["verdict"] != "proved"]
+    assert bad["code"] == "V104" and bad["example"]["M"] == 9
+    assert all({"code", "scope", "verdict", "seconds"} <= set(c) for c in content["claims"])
+
+
+def test_a_kept_proof_is_found_again_and_a_damaged_one_is_not_believed(json_of, told, tmp_path):
+    ask = ("prove", "--schedule", "tide_ag", "--lanes", "2")
+    first, again = json_of(*ask)[1], json_of(*ask)[1]
+    assert first["verdict"] == again["verdict"] == "proved" and (first["from_store"], again["from_store"]) == (False, True)
+    assert [(c["code"], c["what"]) for c in first["claims"]] == [(c["code"], c["what"]) for c in again["claims"]]
+    for file in (tmp_path / "cache" / "proofs").iterdir():
+        file.write_bytes(file.read_bytes().replace(b"V104", b"V105"))
+    text = told(*ask)
+    assert text.count("note[C004 damaged-entry]") == 2 and text.endswith("exit 0\n")
+    assert json_of(*ask)[1]["from_store"]
+
+
+def test_no_cache_leaves_no_folder(told, tmp_path):
+    assert told("prove", "--schedule", "ring_ag", "--lanes", "1", "--no-cache").endswith("exit 0\n")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_is_a_link_stops_with_5(told, golden, tmp_path):
+    (tmp_path / "cache").symlink_to(tmp_path)
+    golden("cli/cache-is-a-link.txt", told("prove", "--schedule", "ring_ag", "--lanes", "1"))
+
+
+def test_a_cache_that_cannot_be_made_costs_a_note(told, golden, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    (tmp_path / "cache").unlink()
+    (tmp_path / "file").write_text("")
+    os.environ["TIDEC_CACHE_DIR"] = str(tmp_path / "file" / "cache")
+    text = told("prove", "--schedule", "ring_ag", "--lanes", "1")
+    assert text.count("note[E003 unwritable]") == 1 and text.endswith("exit 0\n")
+
+
+def test_the_sweep_of_the_paper_is_counted(json_of):
+    exit_code, content = json_of("prove", "--paper-sweep")
+    assert exit_code == 0 and content["verdict"] == "proved" and content["disagreements"] == 0
+    assert (content["accepted"], content["rejected"]) == (458_304, 65_472) and content["colliding"] == [0, 0, 127, 0, 256, 256, 384, 0]

@@ -1,0 +1,22 @@
+"""Every group that keeps a stock collective, and why."""
+
+MIXED = """\
+{"groups": [
+ {"name": "embed", "params": [{"name": "embed.weight", "shape": [64, 16], "dtype": "bf16", "shard_dim": 1}]},
+ {"name": "block", "repeat": 3, "params": [{"name": "w", "shape": [64, 16], "dtype": "bf16"}]},
+ {"name": "head", "params": [{"name": "head.weight", "shape": [64, 16], "dtype": "bf16", "requires_grad": false}]}
+]}
+"""
+
+
+def test_why_not_reads(told, golden, group):
+    golden("cli/why-not-none.txt", told("why-not", "--topo", "8x8", "--group", "examples/llama70b.json"))
+    golden("cli/why-not-some.txt", told("why-not", "--topo", "8x8", "--group", group(MIXED)))
+
+
+def test_why_not_has_an_entry_a_group_in_the_files_order(json_of, group):
+    exit_code, content = json_of("why-not", "--topo", "8x8", "--group", group(MIXED))
+    assert exit_code == 4 and [g["name"] for g in content["groups"]] == ["embed", "block", "head"]
+    embed, block, head = content["groups"]
+    assert embed["stock"]["parameter"] == "embed.weight" and embed["all_gather"]["stock"]["code"] == "P012" and "reduce_scatter" in embed
+    assert "stock" not in block and "all_gather" not in head and "reduce_scatter" in head
