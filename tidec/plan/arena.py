@@ -3,7 +3,7 @@
 M nodes, L lanes, N = M*L ranks, S bytes a shard, E_sub elements a sub-slice.
 
 Regions, in this order: the two landings of an all-gather as one region `landing` (bank b at b*N*S), its `resident_shard` where
-nothing is cast, then every TEMP buffer in the order in which the schedule declares them. Each begins at a multiple of 512 bytes.
+nothing is cast, then every buffer of packed blocks that is no input, in the order in which the schedule declares them. Each begins at a multiple of 512 bytes.
 A region's blocks lie row-major in the buffer's declared dimensions. With one lane a buffer of what the other lanes send is empty.
 """
 from __future__ import annotations
@@ -18,13 +18,14 @@ from tidec.schedule.program import OTHERS, Block, Buffer, Kind, Program, stateme
 
 ALIGNMENT_BYTES = 512
 LANDING, RESIDENT_SHARD = "landing", "resident_shard"
+PACKED = (Block.SHARD, Block.SLICE, Block.PARTIAL, Block.ROW)
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """A named range of the arena.
 
-    buffer: the schedule's name of the buffer that lies there.  is_staging: whether it is neither landing nor resident shard.
+    buffer: the schedule's name of the buffer that lies there.  is_staging: whether it is temporary: neither landing nor resident shard.
     lows, extents: the first index and the number of indices of each dimension.  strides: bytes from one index to the next; a dimension
     past the strides is inside the block, whose parts the layout places (the nodes and lanes of a landing).
     """
@@ -67,15 +68,11 @@ def stored_bytes(layout: GroupLayout, stored: tuple[Dtype, ...]) -> int:
 
 
 def block_bytes(block: Block, layout: GroupLayout, *, lanes: int, num_parts: int, grad_item_bytes: int) -> int:
-    """Bytes of one block of a TEMP buffer. grad_item_bytes: of a gradient's value, 0 in an all-gather. Source: paper section 4.2."""
+    """Bytes of one packed block. grad_item_bytes: of a gradient's value, 0 in an all-gather. Source: paper section 4.2."""
+    assert block in PACKED, block
     if block is Block.SHARD:
         return layout.shard_bytes
-    elems = lanes * layout.sub_slices(num_parts, lanes).capacity_elems
-    sizes = {Block.SLICE: grad_item_bytes, Block.ROW: grad_item_bytes, Block.PARTIAL: PACK_ITEM_BYTES}
-    if block not in sizes:
-        raise TidecError(Diagnostic("V402", f"a temporary buffer cannot hold blocks of kind {block.value}", reason="the layout gives them no packed form",
-                                    help=f"declare it with one of: {', '.join(b.value for b in (Block.SHARD, *sizes))}"))
-    return elems * sizes[block]
+    return lanes * layout.sub_slices(num_parts, lanes).capacity_elems * (PACK_ITEM_BYTES if block is Block.PARTIAL else grad_item_bytes)
 
 
 def extents_of(buffer: Buffer, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -114,10 +111,10 @@ def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: i
         if b.kind is Kind.INPUT and b.block is Block.SHARD and not has_cast:
             place(RESIDENT_SHARD, b, False, (1,), (layout.shard_bytes,))
     for b in program.buffers:
-        if b.kind is Kind.TEMP:
+        if b.block in PACKED and b.kind is not Kind.INPUT:
             one = block_bytes(b.block, layout, lanes=program.lanes, num_parts=num_parts, grad_item_bytes=grad_item_bytes)
             extents = tuple(0 if empty else x for empty, x in zip(_from_nobody(program, b), extents_of(b, nodes)[1]))
-            place(b.name, b, True, extents, row_major(extents, one))
+            place(b.name, b, b.kind is Kind.TEMP, extents, row_major(extents, one))
     arena = Arena(tuple(regions), _round_up(regions[-1].offset + regions[-1].bytes) if regions else 0)
     check_arena(arena)
     return arena

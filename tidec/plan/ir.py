@@ -19,6 +19,7 @@ from tidec.inputs.signature import Dtype
 from tidec.plan.arena import Arena, lay_arena, stored_starts
 from tidec.plan.edges import wait_edges
 from tidec.plan.layout import GroupLayout, SubSlices
+from tidec.plan.shapes import check_program
 from tidec.plan.steps import Step
 from tidec.plan.walk import Walk
 from tidec.schedule.program import Program, digest, jsonable
@@ -32,7 +33,7 @@ class Plan:
 
     program: the branch for this node count.  stored, gathered: a type a parameter, as its shard is stored and as it is delivered.
     groups: names of the groups that have this plan; they are not in what is hashed.
-    Raises V402 where the arena or the layout does not fit, or a strided run does not advance evenly.
+    Raises V105 and V402 with the line of what no plan carries out: see `check_program`.
     """
 
     collective: Collective
@@ -50,6 +51,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         assert self.layout.ranks == self.nodes * self.lanes and len(self.layout.params) == len(self.stored) == len(self.gathered)
+        check_program(self.program)
         sizes = dict(nodes=self.nodes, num_parts=self.num_parts, grad_item_bytes=self.grad_item_bytes, has_cast=self.has_cast)
         object.__setattr__(self, "slices", self.layout.sub_slices(self.num_parts, self.lanes))
         object.__setattr__(self, "arena", lay_arena(self.program, self.layout, **sizes))

@@ -1,4 +1,4 @@
-"""Which ops a plan can carry out: the form of every op's accesses and promises, checked before anything is made of them.
+"""Which programs a plan can carry out: the form of every buffer, access and promise, checked before anything is made of them.
 
 A schedule that the language accepts may still ask for a move between blocks that the layout cannot pair, and a stored plan may be anything.
 """
@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.index import Node, Op as Sign, symbols, text
-from tidec.schedule.program import ALL, OTHERS, Block, Cell, Coord, Event, Every, Item, Kind, Loop, Op, OpKind, Program, Promise, Step, statements
+from tidec.plan.arena import PACKED
+from tidec.schedule.program import (
+    ALL, OTHERS, Block, Buffer, Cell, Coord, Event, Every, Item, Kind, Loop, Op, OpKind, Program, Promise, Step, statements,
+)
 
-PACKED = (Block.SHARD, Block.SLICE, Block.PARTIAL, Block.ROW)
 _COPIES = {(Block.SHARD, Block.PLACED), (Block.GRAD_SLICE, Block.SLICE), (Block.GRAD_ROW, Block.ROW), *((b, b) for b in PACKED)}
 _SUMS = {(Block.SLICE, Block.GRAD_SLICE, Block.PARTIAL), (Block.ROW, Block.GRAD_ROW, Block.OUT_ROW)}
 # Of each kind: how many blocks it reads and writes, what it raises, and how many promises it waits for.
@@ -19,8 +21,39 @@ _COUNTS: dict[OpKind, tuple[int, int, tuple[Event, ...], int]] = {
 }
 
 
-def check_ops(program: Program) -> None:
-    """Check that every op of a program has a form that `blocks.py` pairs. Raises V105 with the op's line."""
+# Of each block that is not packed: the kinds of buffers that it may be in, and their number of dimensions.
+_PLACES: dict[Block, tuple[tuple[Kind, ...], int]] = {
+    Block.PLACED: ((Kind.OUTPUT, Kind.TEMP), 3), Block.GRAD_SLICE: ((Kind.INPUT,), 3), Block.GRAD_ROW: ((Kind.INPUT,), 2),
+    Block.OUT_SLICE: ((Kind.OUTPUT,), 2), Block.OUT_ROW: ((Kind.OUTPUT,), 1),
+}
+
+
+def check_program(program: Program) -> None:
+    """Check that every buffer and op of a program has a form that `blocks.py` places.
+
+    Raises V105 with the line of the buffer or op, V402 with that of a strided run that does not advance evenly.
+    """
+    names = [x.name for x in (*program.buffers, *program.flags)]
+    for buffer in program.buffers:
+        _check_buffer(buffer)
+    for x in (*program.buffers, *program.flags):
+        if names.count(x.name) > 1:
+            raise _fault(x.spot, f"two buffers or flags are called {x.name}", "names must differ")
+    _check_ops(program)
+    _check_loops(program.body, {b.name for b in program.buffers if b.block in (Block.GRAD_SLICE, Block.GRAD_ROW)})
+
+
+def _check_buffer(b: Buffer) -> None:
+    kinds, num_dims = _PLACES.get(b.block, ((Kind.OUTPUT, Kind.TEMP), len(b.dims)))
+    if b.block is Block.SHARD and b.kind is Kind.INPUT:
+        kinds, num_dims = (Kind.INPUT,), 1
+    if b.kind not in kinds or len(b.dims) != num_dims or not b.dims:
+        raise _fault(b.spot, f"no layout has the buffer {b.name}", f"{len(b.dims)} dimensions of {b.block.value} blocks, as {b.kind.value}")
+    if any(d.step is not Step.BY_ONE for d in b.dims):
+        raise _fault(b.spot, f"no layout has the buffer {b.name}", "an index of it does not advance by one")
+
+
+def _check_ops(program: Program) -> None:
     buffers, streams = {b.name: b for b in program.buffers}, {s.name for s in program.streams}
     has_cast = bool(dict(program.knobs).get("cast", False))
     for statement in statements(program):
@@ -42,7 +75,6 @@ def check_ops(program: Program) -> None:
         if not _is_paired(op, tuple(buffers[c.buffer].block for c in (*op.reads, *op.writes))):
             names = " and ".join(f"{c.buffer} ({buffers[c.buffer].block.value})" for c in (*op.reads, *op.writes))
             raise _unfit(op, f"no layout has this move between {names}")
-    _check_loops(program.body, {b.name for b in program.buffers if b.block in (Block.GRAD_SLICE, Block.GRAD_ROW)})
 
 
 def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Union
 from tidec.errors import Spot
 from tidec.index import Index, compiled, substitute
 from tidec.plan.blocks import At, Blocks, outside
-from tidec.plan.shapes import check_ops
 from tidec.plan.steps import Level, Move, Step
 from tidec.schedule.program import Cell, Every, Item, Op, OpKind, Promise, Scope, When
 from tidec.schedule.program import Step as Advance
@@ -61,10 +60,9 @@ _Tree = Union[_Site, _Run, _Loop, _When]
 
 
 class Walk:
-    """The steps of one plan, rank by rank. Raises V105 and V402 with the line of an op that no plan carries out."""
+    """The steps of one plan, rank by rank."""
 
     def __init__(self, plan: Plan):
-        check_ops(plan.program)
         self._plan, self._blocks = plan, Blocks(plan)
         self._flags = {f.name: f for f in plan.program.flags}
         self._body = self._items(plan.program.body, RANK_AND_CALL)
@@ -229,7 +227,7 @@ def _folded(run: _Run, env: Values, low: int, high: int) -> Step:
 
 
 def _stride(first: Move, last: Move, trips: int) -> Move:
-    # `check_ops` has shown that addresses are linear in the run's index, so the last trip gives the pitch.
+    # `check_program` has shown that addresses are linear in the run's index, so the last trip gives the pitch.
     src, src_rest = divmod(last.src.offset - first.src.offset, trips - 1)
     dst, dst_rest = divmod(last.dst.offset - first.dst.offset, trips - 1)
     assert first.rows == 1 and (src_rest, dst_rest) == (0, 0) and first.width <= min(src, dst), (first, last)
