@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from tidec.cache.folder import private_folder, write_aside, write_folder
+from tidec.cache.folder import private_folder, write_aside
 from tidec.errors import Exit, TidecError
 
 
@@ -20,16 +20,6 @@ def refusal(call, *args, **kwargs):
 
 def names(folder):
     return sorted(p.name for p in folder.iterdir())
-
-
-def fill(text):
-    def write(folder):
-        folder.mkdir()
-        (folder / "manifest.json").write_text(text)
-        (folder / "sub").mkdir()
-        (folder / "sub" / "a").write_text(text * 2)
-
-    return write
 
 
 @pytest.fixture
@@ -85,49 +75,3 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, full_disk):
     with pytest.raises(OSError):
         write_aside(tmp_path / "a", b"longer than the disk")
     assert (tmp_path / "a").read_bytes() == b"one" and names(tmp_path) == ["a"]
-
-
-def test_a_folder_is_written_where_none_or_an_empty_one_is(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("new", "empty", "deep/er"):
-        place = write_folder(tmp_path / name, fill("x"), force=False)
-        assert place == tmp_path / name and names(place) == ["manifest.json", "sub"]
-    assert names(tmp_path) == ["deep", "empty", "new"]
-
-
-def test_a_bundle_is_replaced_only_by_force(tmp_path):
-    out = tmp_path / "out"
-    write_folder(out, fill("x"), force=False)
-    assert refusal(write_folder, out, fill("y"), force=False).code == "C002"
-    assert (out / "manifest.json").read_text() == "x"
-    write_folder(out, fill("y"), force=True)
-    assert (out / "manifest.json").read_text() == "y" and names(tmp_path) == ["out"]
-
-
-def test_what_is_no_bundle_is_never_replaced(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    (tmp_path / "file").write_text("x")
-    assert "other things than a bundle" in refusal(write_folder, tmp_path / "mine", fill("y"), force=True).sentence
-    assert "is a file" in refusal(write_folder, tmp_path / "file", fill("y"), force=True).sentence
-    assert names(tmp_path) == ["file", "mine"] and names(tmp_path / "mine") == ["thesis.tex"]
-
-
-def test_a_link_to_a_folder_is_followed(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    assert write_folder(tmp_path / "link", fill("x"), force=False) == tmp_path / "real"
-    assert (tmp_path / "link").is_symlink()
-
-
-def test_an_error_while_writing_leaves_nothing(tmp_path, full_disk):
-    (tmp_path / "out").mkdir()
-    assert refusal(write_folder, tmp_path / "out", fill("longer"), force=False).code == "E003"
-
-    def interrupted(folder):
-        folder.mkdir()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_folder(tmp_path / "out", interrupted, force=False)
-    assert names(tmp_path) == ["out"] and names(tmp_path / "out") == []

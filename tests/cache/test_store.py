@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tidec.cache.store import keep_folder, open_proofs
+from tidec.cache.store import keep_bundle, open_proofs
 from tidec.errors import TidecError
 
 
@@ -92,28 +94,45 @@ def test_a_store_behind_a_link_is_refused(tmp_path, name):
     assert caught.value.diagnostics[0].code == "C003"
 
 
+@dataclass(frozen=True)
+class Bundle:
+    path: Path
+    digest: str
+
+
 def bundle(text, digest="d" * 64):
     def write(folder):
         folder.mkdir()
         (folder / "manifest.json").write_text(text)
-        return digest
+        return Bundle(folder, digest)
 
     return write
 
 
 def test_a_bundle_is_kept_under_its_digest_and_once(tmp_path):
-    place, notes = keep_folder(tmp_path / "cache", bundle("x"))
+    kept, notes = keep_bundle(tmp_path / "cache", bundle("x"))
+    place = kept.path
     assert place == tmp_path / "cache" / ("d" * 64) and notes == ()
     stamp = os.stat(place).st_ino
-    assert keep_folder(tmp_path / "cache", bundle("x")) == (place, ())
+    assert keep_bundle(tmp_path / "cache", bundle("x")) == (kept, ())
     assert os.stat(place).st_ino == stamp and sorted(p.name for p in place.parent.iterdir()) == ["d" * 64]
 
 
 @pytest.mark.parametrize("damage", [lambda p: (p / "manifest.json").write_text("y"), lambda p: (p / "more").write_text(""), lambda p: (p / "manifest.json").unlink()])
 def test_a_damaged_bundle_is_replaced_with_a_note(tmp_path, damage):
-    place, _ = keep_folder(tmp_path / "cache", bundle("x"))
+    place = keep_bundle(tmp_path / "cache", bundle("x"))[0].path
     damage(place)
-    again, notes = keep_folder(tmp_path / "cache", bundle("x"))
-    assert again == place and [n.code for n in notes] == ["C004"]
+    again, notes = keep_bundle(tmp_path / "cache", bundle("x"))
+    assert again.path == place and [n.code for n in notes] == ["C004"]
     assert [(p.name, p.read_text()) for p in place.iterdir()] == [("manifest.json", "x")]
     assert sorted(p.name for p in place.parent.iterdir()) == ["d" * 64]
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(tmp_path):
+    def write(folder):
+        folder.mkdir()
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(TidecError) as caught:
+        keep_bundle(tmp_path / "cache", write)
+    assert caught.value.diagnostics[0].code == "E003" and list((tmp_path / "cache").iterdir()) == []

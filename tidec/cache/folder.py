@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from tidec.errors import Diagnostic, TidecError
@@ -49,42 +48,6 @@ def write_aside(file: Path, data: bytes) -> None:
     _sync_folder(file.parent)
 
 
-def write_folder(out: Path, write: Callable[[Path], None], *, force: bool) -> Path:
-    """Have `write` fill a new folder, then put it in the place of `out`.
-
-    out: absent or an empty folder; with `force` also a folder with a manifest.json, which is replaced.
-    Returns the real path.  Raises C002 where something else stands there, E003 where it cannot be written.
-    """
-    place = Path(os.path.realpath(out))
-    _check_free(place, out, force)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = place.with_name(f".new-{fresh_name()}")
-        try:
-            write(aside)
-            sync_tree(aside)
-            swap(aside, place)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise unwritable(out, error, help="give another folder with -o DIR") from error
-    return place
-
-
-def _check_free(place: Path, out: Path, force: bool) -> None:
-    try:
-        if not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir())):
-            return
-    except OSError as error:
-        raise unwritable(out, error, help="give another folder with -o DIR") from error
-    if not place.is_dir():
-        raise TidecError(Diagnostic("C002", f"{out} is a file", help="give a folder with -o DIR"))
-    if not (place / "manifest.json").is_file():
-        raise TidecError(Diagnostic("C002", f"{out} holds other things than a bundle", help="give a new or an empty folder with -o DIR"))
-    if not force:
-        raise TidecError(Diagnostic("C002", f"{out} holds a bundle already", help="add --force to replace it, or give another folder"))
-
-
 def swap(aside: Path, place: Path) -> None:
     """Rename a folder into place; what stood there is moved away first and deleted after."""
     before = place.with_name(f".old-{fresh_name()}")
@@ -113,15 +76,6 @@ def is_same_tree(one: Path, other: Path) -> bool:
     if names[0] != names[1] or any(p.is_symlink() for p in other.rglob("*")):
         return False
     return all((other / n).is_file() and (one / n).read_bytes() == (other / n).read_bytes() for n in names[0] if (one / n).is_file())
-
-
-def sync_tree(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

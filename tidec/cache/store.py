@@ -12,11 +12,15 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tidec.cache.folder import ELSEWHERE, fresh_name, is_same_tree, private_folder, swap, sync_tree, unwritable, write_aside
+from tidec.cache.folder import ELSEWHERE, fresh_name, is_same_tree, private_folder, swap, unwritable, write_aside
 from tidec.errors import Diagnostic, Level, TidecError
+
+if TYPE_CHECKING:
+    from tidec.emit.bundle import Bundle
 
 _PROOF_SCHEMA = "tidec.proof/1"
 
@@ -89,8 +93,8 @@ def open_proofs(cache: Path, identity: str) -> ProofStore:
     return ProofStore(cache / "proofs", identity)
 
 
-def keep_folder(cache: Path, write: Callable[[Path], str]) -> tuple[Path, tuple[Diagnostic, ...]]:
-    """Have `write` fill a new folder and return its digest, then keep it as `<cache>/<digest>/`.
+def keep_bundle(cache: Path, write: Callable[[Path], Bundle]) -> tuple[Bundle, tuple[Diagnostic, ...]]:
+    """Have `write` write a bundle into a new folder, then keep it as `<cache>/<bundle digest>/`.
 
     One that is there already stays if every byte is the same; else it is replaced, with a note.
     Raises C003 where the cache is not the user's own, E003 where it cannot be written.
@@ -99,17 +103,15 @@ def keep_folder(cache: Path, write: Callable[[Path], str]) -> tuple[Path, tuple[
     aside, notes = cache / f".new-{fresh_name()}", ()
     try:
         try:
-            digest = write(aside)
-            place = cache / digest
-            if os.path.lexists(place):
-                if is_same_tree(aside, place):
-                    return place, ()
+            bundle = write(aside)
+            place = cache / bundle.digest
+            if os.path.lexists(place) and not is_same_tree(aside, place):
                 notes = (Diagnostic("C004", f"the kept bundle {place} was not what was written there, and is replaced",
                                     help="nothing: it is whole again", level=Level.NOTE),)
-            sync_tree(aside)
-            swap(aside, place)
+            if notes or not os.path.lexists(place):
+                swap(aside, place)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise unwritable(cache, error, help=f"give a folder with -o DIR, or {ELSEWHERE}") from error
-    return place, notes
+    return replace(bundle, path=place), notes
