@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from tidec.schedule.catalog import traced
-from tidec.schedule.program import Op, OpKind, Program, specialise, statements
+from tidec.schedule.branch import specialise
+from tidec.schedule.program import Op, OpKind, Program, statements
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import prove
 

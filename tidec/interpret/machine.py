@@ -19,7 +19,8 @@ from tidec.index import evaluate
 from tidec.interpret.provenance import FREED, TORN, UNWRITTEN, ZERO, Value, contract_key, difference, expected, handed_in
 from tidec.interpret.provenance import seed as seed_of
 from tidec.interpret.unfold import Place, Point, Rank, UnfoldError, Unfolding, show_counter, show_place, unfold
-from tidec.schedule.program import Event, Kind, OpKind, Program, branch, statements
+from tidec.schedule.branch import branch
+from tidec.schedule.program import Event, Kind, OpKind, Program, statements
 
 
 class Policy(Enum):

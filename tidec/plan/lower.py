@@ -9,7 +9,8 @@ from tidec.inputs.knobs import FULL, least_outbox, too_small_outbox
 from tidec.plan.ir import Plan
 from tidec.plan.layout import check_layout, lay_out
 from tidec.schedule.catalog import traced
-from tidec.schedule.program import Program, branch
+from tidec.schedule.branch import branch
+from tidec.schedule.program import Program
 
 
 def lower(ask: Ask, collective: Collective) -> Plan:

@@ -20,7 +20,8 @@ from tidec.index import Node
 from tidec.index.expr import Op as IndexOp
 from tidec.index.expr import symbols
 from tidec.interpret.unfold import Counter, Count, Place, Point, UnfoldError, Unfolding, show_counter, show_place, unfold
-from tidec.schedule.program import Event, OpKind, Program, branch, statements
+from tidec.schedule.branch import branch
+from tidec.schedule.program import Event, OpKind, Program, statements
 
 
 class Finding(Enum):

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Protocol
 
 from tidec.index import evaluate, text
-from tidec.schedule.program import Program, digest, specialise
+from tidec.schedule.branch import specialise
+from tidec.schedule.program import Program, digest
 from tidec.verify.confirm import confirmed
 from tidec.verify.coverage import check_covers, check_stale
 from tidec.verify.families import World
