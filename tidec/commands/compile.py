@@ -1,0 +1,122 @@
+"""`tidec compile`: plan, prove and emit both collectives of every group of a model."""
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tidec.cache.key import prover_identity
+from tidec.cache.store import ProofStore, open_proofs
+from tidec.commands.answer import Answer
+from tidec.commands.asking import Asked, read_asked, read_budget, read_mode
+from tidec.commands.dump import Dump
+from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
+from tidec.commands.tell import bytes_text, count_text, table
+from tidec.emit.targets import target as check_target
+from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.inputs.ask import Collective
+from tidec.pipeline import NO_STORE, Compiled, Planned, compile
+
+_DIGEST_SHOWN = 12
+
+
+class _Clock:
+    """A `watch` that takes the time between two steps, and hands what it is told on."""
+
+    def __init__(self, dump: Dump | None):
+        self.seconds: dict[str, float] = {}
+        self._dump, self._last = dump, time.perf_counter()
+
+    def __call__(self, name: str, value: object) -> None:
+        self.seconds[name] = time.perf_counter() - self._last
+        if self._dump is not None:
+            self._dump(name, value)
+        self._last = time.perf_counter()
+
+
+def run(
+    *, topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: str, budget: str | None, target: str | None, is_stock_ok: bool,
+    is_echoed: bool, out: str | None, is_forced: bool, dump: str | None, cache: Path | None,
+) -> Answer:
+    """Exit 0 where everything is proved, 4 where a group keeps a stock collective and that is not said to be fine.
+
+    cache: `None` = neither proofs nor the bundle are kept there; the other `None`s = not given.
+    """
+    start = time.perf_counter()
+    if target is not None:
+        check_target(target)
+    if cache is None and out is None:
+        raise TidecError(Diagnostic("P001", "with --no-cache the bundle has no place", help="say where it goes with -o DIR"))
+    asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
+    read = read_mode(mode)
+    budget_bytes = None if budget is None else read_budget(budget)
+    store = NO_STORE if cache is None else open_proofs(cache, prover_identity())
+    clock = _Clock(None if dump is None else Dump(dump))
+    compiled = compile(
+        asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, mode=read, out=None if out is None else Path(out), is_forced=is_forced,
+        cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed, watch=clock)
+    seconds = time.perf_counter() - start
+    notes = (*map(str, compiled.warnings), *map(str, store.notes if isinstance(store, ProofStore) else ()), *stock_notes(asked.signature))
+    stays = stock_summary(asked.signature.groups)
+    parts = [_head(asked), "", _table(compiled), "", *_account(compiled, clock, seconds), *([stays] if stays else []), str(compiled.bundle.path)]
+    return Answer(Exit.STOCK if stays and not is_stock_ok else Exit.OK, _fields(asked, compiled, clock, seconds), "\n".join(parts), notes)
+
+
+def _head(asked: Asked) -> str:
+    knobs = asked.knobs
+    spelt_knobs = " ".join(f"{name}={getattr(knobs, name)}" for name in ("W", "k", "n_stg", "n_part", "n_out"))
+    topology = asked.topology
+    return (f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')}), {asked.lowering.value}, gradients in place, {spelt_knobs}")
+
+
+def _table(compiled: Compiled) -> str:
+    rows = []
+    for group, outcomes in zip(compiled.groups, compiled.outcomes):
+        name, repeat = group.name, str(group.repeat)
+        for collective, o in zip(Collective, outcomes):
+            if isinstance(o, Planned):
+                rows.append((name, repeat, spelt(collective), f"{len(o.report.claims):,}", o.report.verdict.value, o.plan.digest[:_DIGEST_SHOWN], bytes_text(o.plan.arena.bytes)))
+            else:
+                rows.append((name, repeat, spelt(collective), "", "stock", "", ""))
+            name = repeat = ""
+    return table(("group", "repeat", "collective", "claims", "verdict", "plan", "arena"), rows, right=(1, 3, 6))
+
+
+def _account(compiled: Compiled, clock: _Clock, seconds: float) -> list[str]:
+    reports = compiled.reports
+    claims = f"{sum(len(r.claims) for r in reports):,} claims"
+    known = sum(r.from_store for r in reports)
+    kept = f"; {'all' if known == len(reports) else known} known from the proof store" if known else ""
+    spent = ", ".join(f"{name} {t:.2f}" for name, t in clock.seconds.items() if t >= 0.005)
+    return [
+        f"{count_text(len(compiled.plans), 'plan')} of {count_text(len(reports), 'program')}, each proved for every node count ({claims}{kept})",
+        _echo_text(compiled),
+        f"{seconds:.2f} s" + (f" ({spent})" if spent else ""),
+    ]
+
+
+def _echo_text(compiled: Compiled) -> str:
+    """What the compiled echo was compared on."""
+    e = compiled.echo
+    if e is None:
+        return "echo not checked (--no-echo)"
+    return f"echo equals the plans: {count_text(e.steps, 'step')} of {count_text(e.ranks_covered, 'rank')}"
+
+
+def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> dict[str, object]:
+    groups = []
+    for group, outcomes in zip(compiled.groups, compiled.outcomes):
+        entry: dict[str, object] = {"name": group.name, "repeat": group.repeat}
+        for collective, o in zip(Collective, outcomes):
+            entry[collective.value] = {
+                "plan_digest": o.plan.digest, "program_digest": o.plan.program_digest, "verdict": o.report.verdict.value, "claims": dict(o.report.counts()),
+                "arena_bytes": o.plan.arena.bytes,
+            } if isinstance(o, Planned) else {"stock": stock_fields(o)}
+        groups.append(entry)
+    e = compiled.echo
+    return {
+        "topology": str(asked.topology), "lowering": asked.lowering.value, "groups": groups, "plans": len(compiled.plans), "proofs": len(compiled.reports),
+        "proofs_from_store": sum(r.from_store for r in compiled.reports),
+        "echo": {"checked": False} if e is None else {"checked": True, "ranks": e.ranks_covered, "steps": e.steps, "digest": e.digest},
+        "warnings": [str(w) for w in compiled.warnings], "steps_seconds": {name: round(t, 4) for name, t in clock.seconds.items()}, "seconds": round(seconds, 3),
+        "out": str(compiled.bundle.path), "bundle_digest": compiled.bundle.digest,
+    }

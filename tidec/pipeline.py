@@ -1,0 +1,197 @@
+"""compile(): from what is asked to a bundle of proved plans. START READING HERE.
+
+Each step is a function from one frozen type to the next, and stands in a room of its own:
+
+    Ask       what is asked: a group on a topology, with its knobs       inputs/
+    Program   how it moves: a schedule, traced                           schedules/, schedule/
+    Plan      what each rank does: every byte placed, still folded       plan/
+    Report    why it is right, for every node count                      verify/
+    Proved    a plan all of whose claims are proved                      verify/certificate.py
+    Bundle    how it is spelt: C++, CUDA, plans and certificates         emit/
+    Echo      that the compiled program issues what was proved           build/
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidec.cache.store import keep_bundle
+from tidec.emit.bundle import Bundle, write_bundle
+from tidec.emit.render import Source, render
+from tidec.errors import Diagnostic, Level, TidecError
+from tidec.index import text
+from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
+from tidec.inputs.capability import Lowering
+from tidec.inputs.document import quoted
+from tidec.inputs.knobs import Knobs
+from tidec.inputs.signature import Group, Signature, canonical_text
+from tidec.inputs.topology import Topology
+from tidec.plan.ir import Plan
+from tidec.plan.layout import lay_out
+from tidec.plan.lower import lower, schedule_call
+from tidec.schedule.catalog import traced
+from tidec.schedule.program import Program
+from tidec.verify.certificate import certify
+from tidec.verify.obligation import Verdict
+from tidec.verify.prove import NoStore, Report, Store, prove
+
+if TYPE_CHECKING:
+    from tidec.build.compile import EchoReport
+
+DEFAULT_BUDGET_BYTES = 80 * 2**30
+NO_STORE = NoStore()
+Watch = Callable[[str, object], None]
+Key = tuple[str, Collective]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A collective that has a proved plan."""
+
+    plan: Plan
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of every group of the file, in its order, and where the bundle is.
+
+    outcomes: for each group both collectives, in the order of `Collective`: a plan, or why the stock one stays.
+    reports: one a class of programs.  echo: `None` = the echo was not asked for.
+    """
+
+    groups: tuple[Group, ...]
+    outcomes: tuple[tuple[Planned | StockCause, ...], ...]
+    reports: tuple[Report, ...]
+    bundle: Bundle
+    echo: EchoReport | None
+    warnings: tuple[Diagnostic, ...]
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The distinct plans, in the order in which groups first have them."""
+        return tuple({o.plan.digest: o.plan for row in self.outcomes for o in row if isinstance(o, Planned)}.values())
+
+
+def compile(
+    topology: Topology, signature: Signature, *, knobs: Knobs, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE, out: Path | None = None,
+    is_forced: bool = False, cache: Path | None = None, store: Store = NO_STORE, budget_bytes: int | None = None, is_echoed: bool = True,
+    watch: Watch = lambda name, value: None,
+) -> Compiled:
+    """Plan, prove and emit both collectives of every group, and check the compiled echo against the plans.
+
+    out: the bundle's folder, absent or empty, or with `is_forced` a bundle; `None` = `<cache>/<bundle digest>/`, and then there must be a cache.
+    store: where proofs are kept by class.  budget_bytes: refuse an arena that is larger; `None` = warn above 80 GiB.
+    watch: is told what each step made, by name.
+    Guaranteed: every plan of the bundle is proved, and with `is_echoed` the emitted program issues exactly its ops.
+    Raises P005, P006, P013 for what cannot be planned; V101..V205, V901, V902 for claims that do not hold; V401, V402; V501; C002, E003.
+    """
+    assert out is not None or cache is not None
+    _check_built(mode)
+
+    # What is asked; equal groups ask the same, and are planned once.
+    asks = tuple(Ask(topology, group, lowering, knobs, mode) for group in signature.groups)
+    jobs: dict[Key, tuple[Ask, Collective]] = {}
+    for ask in asks:
+        for collective in Collective:
+            if stock_cause(ask.group, collective) is None:
+                jobs.setdefault(_key(ask, collective), (ask, collective))
+    watch("ask", asks)
+
+    # How it moves: one program a schedule and its arguments, for every node count.
+    calls = {key: schedule_call(ask, collective) for key, (ask, collective) in jobs.items()}
+    programs = {call: traced(call[0], topology.lanes, **dict(call[1])) for call in calls.values()}
+    watch("program", tuple(programs.values()))
+
+    # What each rank does.
+    plans = {key: _named(lower(ask, collective), key, asks) for key, (ask, collective) in jobs.items()}
+    watch("plan", tuple(plans.values()))
+    warnings = _check_sizes(asks, tuple(plans.values()), budget_bytes)
+
+    # Why it is right. A class of programs is proved once, whatever the groups and the node count.
+    reports = {call: prove(program, with_premises=True, store=store) for call, program in programs.items()}
+    watch("report", tuple(reports.values()))
+    for key, plan in plans.items():
+        if not plan.premises_hold:
+            raise _premise_fails(programs[calls[key]], plan.nodes)
+    proved = tuple(certify(plan, reports[calls[key]]) for key, plan in plans.items())
+    watch("proved", proved)
+
+    # How it is spelt, and whether the compiled program issues what was proved.
+    sources = render(proved)
+    watch("source", sources)
+    echo = _echo(sources, tuple(plans.values())) if is_echoed else None
+    watch("echo", echo)
+
+    def write(folder: Path) -> Bundle:
+        return write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo)
+
+    bundle, notes = (write(out), ()) if out is not None else keep_bundle(cache, write)
+    watch("bundle", bundle)
+
+    def outcome(ask: Ask, collective: Collective) -> Planned | StockCause:
+        key = _key(ask, collective)
+        return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
+
+    outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
+    return Compiled(signature.groups, outcomes, tuple(reports.values()), bundle, echo, (*warnings, *notes))
+
+
+def _echo(sources: tuple[Source, ...], plans: tuple[Plan, ...]) -> EchoReport:
+    # Loaded here, so that a compile without the echo needs no toolchain.
+    from tidec.build.compile import check_echo
+
+    return check_echo(sources, plans)
+
+
+def _key(ask: Ask, collective: Collective) -> Key:
+    """Equal for groups that have the same plan."""
+    return canonical_text(ask.group), collective
+
+
+def _named(plan: Plan, key: Key, asks: tuple[Ask, ...]) -> Plan:
+    """The plan with the names of all groups that have it, in the file's order, each once."""
+    return replace(plan, groups=tuple(dict.fromkeys(ask.group.name for ask in asks if _key(ask, key[1]) == key)))
+
+
+def _check_built(mode: Mode) -> None:
+    if mode is Mode.SLOT_REUSE:
+        raise TidecError(Diagnostic("E004", "mode slot_reuse is not built yet", reason="plans of this version read gradients where autograd left them",
+                                    help="leave --mode out, or write --mode in_place"))
+
+
+def _check_sizes(asks: tuple[Ask, ...], plans: tuple[Plan, ...], budget_bytes: int | None) -> tuple[Diagnostic, ...]:
+    """Warnings about arenas and padding. Raises V401 where a budget was given and an arena is larger."""
+    found = []
+    for plan in plans:
+        if plan.arena.bytes > (budget_bytes or DEFAULT_BUDGET_BYTES):
+            over = Diagnostic(
+                "V401", f"the {plan.collective.value.replace('_', '-')} of group {quoted(plan.groups[0])} needs an arena of {_gib(plan.arena.bytes)}",
+                reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}" + ("" if budget_bytes else ", as none was given"),
+                help="set fewer outbox blocks (n_out) or more passes (n_part), or shard smaller groups", level=Level.ERROR if budget_bytes else Level.WARNING)
+            if budget_bytes:
+                raise TidecError(over)
+            found.append(over)
+    for group in dict.fromkeys(ask.group for ask in asks):
+        layout = lay_out(group, asks[0].topology.ranks)
+        if 2 * layout.pad_bytes > layout.landing_bytes:
+            found.append(Diagnostic(
+                "P015", f"more than half of the landing of group {quoted(group.name)} is padding: {layout.pad_bytes:,} of {layout.landing_bytes:,} bytes",
+                reason=f"{layout.ranks} ranks share parameters that have fewer rows", help="shard it over fewer ranks, or leave the group to stock", level=Level.WARNING))
+    return tuple(found)
+
+
+def _premise_fails(program: Program, nodes: int) -> TidecError:
+    """What goes wrong where the program's premises on M do not hold, with the example of this node count."""
+    claims = prove(program, nodes=nodes, first_only=True).claims
+    shown = [c.diagnostic for c in claims if c.verdict is Verdict.REFUTED and c.diagnostic is not None]
+    premises = " and ".join(text(p) for p in program.premises)
+    width = dict(program.knobs)["W"]
+    return TidecError(*shown, Diagnostic("P013", f"the plan is right only where {premises}, and M = {nodes} is not such a node count",
+                                         help=f"set another W than {width}: one that divides {program.lanes} is right for every node count"))
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
