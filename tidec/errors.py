@@ -100,6 +100,7 @@ CODES: dict[str, Code] = {
     "P004": Code("bad-topology", Exit.USAGE, "The topology cannot be planned for: ranks that the lanes do not divide, more than 72 lanes or 2^31 - 1 ranks, or rails that differ between nodes."),
     "P005": Code("bad-shape", Exit.USAGE, "A parameter's shape cannot be sharded on dimension 0: it is a scalar, has a negative extent, is not contiguous, or is larger than 64-bit offsets reach."),
     "P006": Code("bad-knob", Exit.USAGE, "A knob has no such name or no such value."),
+    "P007": Code("bad-schedule", Exit.USAGE, "A schedule breaks a rule of the language: an unordered set without its join, an index that is not linear, a use that no loop names."),
     "P012": Code("stock-collective", Exit.STOCK, "A group is valid, but tidec has no plan for it, so it keeps FSDP2's own collective. `tidec why-not` lists all of them; --stock-ok makes the exit code 0."),
     "P013": Code("premise", Exit.REFUTED, "The claims of this wave width hold only for some node counts, and this topology is not one of them."),
     "P014": Code("unknown-variable", Exit.USAGE, "An environment variable begins with TIDEC_ and means nothing to tidec. A warning: no variable changes results."),

@@ -174,12 +174,12 @@ def no(cond: Truth) -> Truth:
 
 def wrap(x: Index, m: Index) -> Index:
     """x mod m, for 0 <= x < 2m (an obligation, V101)."""
-    return x % m if isinstance(x, int) and isinstance(m, int) else Expr(Op.WRAP, x, m)
+    return (x - m if x >= m else x) if isinstance(x, int) and isinstance(m, int) else Expr(Op.WRAP, x, m)
 
 
 def back(x: Index, m: Index) -> Index:
     """x mod m, for -m <= x < m (an obligation, V101)."""
-    return x % m if isinstance(x, int) and isinstance(m, int) else Expr(Op.BACK, x, m)
+    return (x + m if x < 0 else x) if isinstance(x, int) and isinstance(m, int) else Expr(Op.BACK, x, m)
 
 
 def least(a: Index, b: Index) -> Index:
@@ -243,8 +243,6 @@ def rebuild(op: Op, args: list[object]) -> object:
     if isinstance(a, Node) or isinstance(b, Node):
         if op in (Op.LT, Op.LE, Op.EQ):
             return Cond(op, a, b)
-        if op in (Op.WRAP, Op.BACK):
-            return Expr(op, a, b)
     match op:
         case Op.ADD:
             return a + b
@@ -254,8 +252,12 @@ def rebuild(op: Op, args: list[object]) -> object:
             return a * b
         case Op.DIV:
             return a // b
-        case Op.MOD | Op.WRAP | Op.BACK:
+        case Op.MOD:
             return a % b
+        case Op.WRAP:
+            return wrap(a, b)
+        case Op.BACK:
+            return back(a, b)
         case Op.LT:
             return a < b
         case Op.LE:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tidec.errors import Spot
+from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.index import Cond, Index, Truth, symbol
 from tidec.schedule.program import (
     Block, Buffer, Cell, Cover, Dim, Event, Flag, Item, Kind, Loop, Op, OpKind, Program, Promise, Raise, Scope, Step, Stream, When,
@@ -325,11 +325,12 @@ def _check_joins(items: tuple[Item, ...], in_set: bool = False) -> None:
 
 
 def trace(function: Callable, name: str, lanes: int, source_file: str, shown_file: str, **knobs) -> Program:
-    """The program that the schedule function writes for that lane count and those knobs. Raises ScheduleError with the line."""
+    """The program that the schedule function writes for that lane count and those knobs. Raises P007 with the line."""
     s = Schedule(name, lanes, source_file, shown_file)
     try:
         function(s, **knobs)
         return s._finish({k: v if isinstance(v, (int, str)) else str(v) for k, v in knobs.items()})
     except (ScheduleError, TypeError) as problem:
         lines = [f.lineno for f in traceback.extract_tb(problem.__traceback__) if f.filename == source_file]
-        raise ScheduleError(f"{shown_file}{f':{lines[-1]}' if lines else ''}: {problem}") from problem
+        spot = Spot(shown_file, lines[-1], linecache.getline(source_file, lines[-1]).strip()) if lines else Spot(shown_file, 0)
+        raise TidecError(Diagnostic("P007", str(problem), (spot,), help="the rules of the language stand in schedules/README.md")) from problem
