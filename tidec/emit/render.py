@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidec.emit.names import lines
 from tidec.emit.stems import namespaces, stems
@@ -16,6 +17,9 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.plan.ir import Plan
 from tidec.schedule.program import Program
 from tidec.shipped import folder
+
+if TYPE_CHECKING:
+    from tidec.verify.certificate import Proved
 
 TABLES, MODULE = "tables.hpp", "module.cpp"
 
@@ -54,12 +58,13 @@ class Walked:
     lines: tuple[str, ...]
 
 
-def render(plans: Sequence[Plan]) -> tuple[Source, ...]:
-    """The C++ of distinct plans: one header a plan, in their order, then the tables and the module.
+def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
+    """The C++ of distinct proved plans: one header a plan, in their order, then the tables and the module.
 
     The text depends on the plans and their groups' names alone.
     Raises E001 where jinja2 is missing; E004 with the line of an op that C++ has no form for.
     """
+    plans = [p.plan for p in proved]
     names = stems(plans)
     walks: dict[tuple[int, int], tuple[Constants, tuple[str, ...]]] = {}
     walked = tuple(_walked(plan, stem, space, walks) for plan, stem, space in zip(plans, names, namespaces(names)))
@@ -78,7 +83,8 @@ def _environment():
     except ImportError as problem:
         raise TidecError(Diagnostic("E001", "emitting needs jinja2, which is not installed", help='pip install "tidec[compile]"')) from problem
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder("templates")), undefined=jinja2.StrictUndefined, line_statement_prefix="//%", keep_trailing_newline=True, autoescape=False,
+        loader=jinja2.FileSystemLoader(folder("templates")), undefined=jinja2.StrictUndefined, line_statement_prefix="//%", keep_trailing_newline=True,
+        autoescape=False,
     )
 
 

@@ -1,0 +1,120 @@
+"""What a bundle says about itself: the manifest and the ask, as canonical JSON.
+
+Canonical: sorted keys, no spaces, ASCII, no floats, no path of a machine and no time. So equal inputs give equal bytes.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
+from tidec.inputs.knobs import NAMES
+from tidec.inputs.signature import canonical_text
+from tidec.plan.ir import Plan
+from tidec.plan.layout import lay_out
+
+BUNDLE_SCHEMA, ASK_SCHEMA = "tidec.bundle/1", "tidec.ask/1"
+# What a job that loads the bundle must have.
+REQUIRES = {"nccl": "2.31.2", "compute_capability": "9.0", "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}}
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class EchoReport:
+    """What the compiled echo was compared on.
+
+    ranks_covered: ranks of every plan.  steps: ops, over all plans, ranks and calls.  digest: sha256 of everything that it printed.
+    """
+
+    ranks_covered: int
+    steps: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One group of the file. all_gather, reduce_scatter: the stem of its plan's files, or why the stock collective stays."""
+
+    name: str
+    repeat: int
+    all_gather: str | StockCause
+    reduce_scatter: str | StockCause
+
+
+def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) -> tuple[Entry, ...]:
+    """One entry a group, in order. Every group that is not stock must have its plan among `plans`."""
+
+    def found(ask: Ask, collective: Collective) -> str | StockCause:
+        cause = stock_cause(ask.group, collective)
+        if cause is not None:
+            return cause
+        group = ask.group
+        layout = lay_out(group, ask.topology.ranks)
+        stored, gathered = tuple(p.dtype for p in group.params), tuple(map(group.gathered_as, group.params))
+        own = [s for s, p in zip(stems, plans) if p.collective is collective and (p.layout, p.stored, p.gathered) == (layout, stored, gathered)]
+        assert len(own) == 1, (group.name, collective, own)
+        return own[0]
+
+    return tuple(Entry(a.group.name, a.group.repeat, found(a, Collective.ALL_GATHER), found(a, Collective.REDUCE_SCATTER)) for a in asks)
+
+
+def ask_json(asks: Sequence[Ask]) -> str:
+    """Everything that was asked, and nothing that was derived. One topology, lowering and mode; knobs a group."""
+    first = asks[0]
+    assert all((a.topology, a.lowering, a.mode) == (first.topology, first.lowering, first.mode) for a in asks)
+    topology = first.topology
+    groups = [
+        {"name": a.group.name, "repeat": a.group.repeat, "signature": json.loads(canonical_text(a.group)),
+         "knobs": {name: _plain(getattr(a.knobs, name)) for name in NAMES}}
+        for a in asks
+    ]
+    return canonical({
+        "schema": ASK_SCHEMA, "lowering": first.lowering.value, "mode": first.mode.value, "groups": groups,
+        "topology": {"nodes": topology.nodes, "lanes": topology.lanes, "rails": list(topology.rails), "multicast": topology.multicast},
+    })
+
+
+def manifest_json(
+    *, version: str, inputs_digest: str, groups: Sequence[Entry], plans: Sequence[Plan], stems: Sequence[str], files: Mapping[str, bytes], echo: EchoReport | None,
+) -> str:
+    """The manifest. files: every other file of the bundle.  echo: `None` = the echo was not compared."""
+    return canonical({
+        "schema": BUNDLE_SCHEMA, "tidec_version": version, "inputs_digest": inputs_digest, "requires": REQUIRES,
+        "groups": [{"name": g.name, "repeat": g.repeat, "all_gather": _outcome(g.all_gather), "reduce_scatter": _outcome(g.reduce_scatter)} for g in groups],
+        "plans": [
+            {"stem": stem, "collective": p.collective.value, "digest": p.digest, "program_digest": p.program_digest, "groups": list(p.groups)}
+            for p, stem in zip(plans, stems)
+        ],
+        "files": {name: {"sha256": sha256(data), "size": len(data)} for name, data in files.items()},
+        "echo": {"checked": False} if echo is None else {"checked": True, "ranks": echo.ranks_covered, "steps": echo.steps, "digest": echo.digest},
+    })
+
+
+def _outcome(found: str | StockCause) -> dict[str, object]:
+    if isinstance(found, str):
+        return {"plan": found}
+    return {"stock": {"code": "P012", "reason": found.reason, "parameter": found.parameter}}
+
+
+def _plain(value: object) -> object:
+    """A knob's value as JSON has it; the words of enums as text."""
+    return value if isinstance(value, (int, str)) else str(value)
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON; a float in it is refused."""
+    assert not _has_float(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _has_float(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_float, value.values()))
+    return any(map(_has_float, value)) if isinstance(value, (list, tuple)) else isinstance(value, float)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

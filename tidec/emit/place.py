@@ -1,0 +1,66 @@
+"""How a bundle's files come to stand in their folder: all of them at once, or none."""
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidec.errors import Diagnostic, TidecError
+
+MANIFEST = "manifest.json"
+
+
+def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
+    """Write the files aside, sync them, and rename their folder to `out`.
+
+    out: absent or an empty folder; with is_forced also a folder that holds a bundle, which is replaced.
+    Returns its real path.  Raises C002 where something else stands there, E003 where it cannot be written.
+    """
+    target = Path(os.path.realpath(out))
+    try:
+        _check_free(target, out, is_forced)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent, ignore_cleanup_errors=True) as beside:
+            aside = Path(beside) / "bundle"
+            aside.mkdir()
+            for name, data in files.items():
+                (aside / name).write_bytes(data)
+            # Written first and synced after: the disk then has all of it to do at once.
+            for path in (*(aside / name for name in files), aside):
+                _sync(path)
+            if target.is_dir():
+                os.rename(target, Path(beside) / "before")
+            try:
+                os.rename(aside, target)
+            except OSError:
+                if (Path(beside) / "before").is_dir() and not target.exists():
+                    os.rename(Path(beside) / "before", target)
+                raise
+            _sync(target.parent)
+            shutil.rmtree(Path(beside) / "before", ignore_errors=True)
+    except OSError as problem:
+        raise TidecError(Diagnostic("E003", f"{out} cannot be written", reason=problem.strerror or str(problem), help="give another folder with -o DIR")) from problem
+    return target
+
+
+def _check_free(target: Path, out: Path, is_forced: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise TidecError(Diagnostic("C002", f"{out} is a file", help="give a folder with -o DIR"))
+    if not any(target.iterdir()):
+        return
+    if not (target / MANIFEST).is_file():
+        raise TidecError(Diagnostic("C002", f"{out} holds other things than a bundle", help="give a new or an empty folder with -o DIR"))
+    if not is_forced:
+        raise TidecError(Diagnostic("C002", f"{out} holds a bundle already", help="add --force to replace it, or give another folder"))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,40 @@
+"""What a plan can be built for: one row a target."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.document import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target: its Runner, and what a machine needs for it.
+
+    runner: the header that gives tidec::Target, "" where nothing is emitted for it.  is_built: whether this version has it.
+    """
+
+    name: str
+    runner: str
+    needs: str
+    is_built: bool
+
+
+TARGETS = (
+    Target("python", "", "Python", False),
+    Target("echo", "tidec/echo.hpp", "g++", True),
+    Target("host", "tidec/host.hpp", "g++", False),
+    Target("loopback", "tidec/loopback.hpp", "one GPU and nvcc", False),
+    Target("nccl", "tidec/nccl.hpp", "several GPUs, nvcc and NCCL >= 2.31", False),
+)
+
+
+def target(name: str) -> Target:
+    """The target of that name. Raises P001 where there is none, E004 where this version does not have it."""
+    for row in TARGETS:
+        if row.name == name:
+            if row.is_built:
+                return row
+            raise TidecError(Diagnostic("E004", f"target {name} is not built yet", reason=f"it will need {row.needs}",
+                                        help="leave --target out: the bundle holds the source of every target"))
+    raise TidecError(Diagnostic("P001", f"there is no target {quoted(name)}", help=f"one of: {', '.join(row.name for row in TARGETS)}"))
