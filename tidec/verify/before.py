@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable
 
 from tidec.index import symbols
-from tidec.schedule.program import Event, Statement, Step
+from tidec.schedule.program import Event, Promise, Statement, Step
 from tidec.verify.families import World, mentions, solve
 from tidec.verify.terms import Bool, Int, Term, Values
 
@@ -43,17 +43,22 @@ class Before:
                 for x, value in zip(kept.key, key, strict=True):
                     if (name := w.is_symbol(x)) and name not in values:
                         values[name] = value
+                once = {name: lo for name, lo, hi in w.small_loops(s) if hi - lo == 1}
                 for name in s.names:
-                    values.setdefault(name, t.skolem(f"{s.op.label}.{name}")) if name not in values else None
+                    if name not in values:
+                        values[name] = once[name] if name in once else t.skolem(f"{s.op.label}.{name}")
                 u = Values(values)
                 is_it = [*w.domain(s, u), t.equal(w.reads(kept.key, u), key), t.eq(w.read(kept.node, u), v["n"]), t.eq(w.read(kept.lane, u), v["j"])]
                 points.append((s, event, u, t.every([*is_it, t.eq(w.read(kept.call, u), call)])))
             known = t.implies(t.every(w.domain(wait, v)), t.some(c for *_, c in points)) if points else True
             self._sources[at] = (points, known)
-        points, known = self._sources[at]
+        return self._sources[at][0]
+
+    def rely_on(self, wait: Statement, v: Values) -> None:
+        """Somebody keeps the promise that the wait names: what is known of the points that `source` gave joins `side`."""
+        known = self._sources[(wait.op.id, *(_key(v[x]) for x in ("n", "j", *wait.names)))][1]
         if isinstance(known, Term):
             self.side[known] = None
-        return points
 
     def hops(self, a: Statement, event: Event) -> dict[str, int]:
         """For every stream, the least number of waits on a path from the event to it."""
@@ -91,17 +96,25 @@ class Before:
                 stands = t.every([earlier, *w.domain(wait, x)])
                 if stands is False:
                     continue
-                for s, e, y, is_it in self.source(wait, x):
-                    if s.op.id not in useful or is_it is False:
-                        continue
-                    through = []
+                for s, e, kept in w.raisers[flag]:
                     if s is a and e is event:
-                        through.append(w.same_point(a, u, y))
-                    if hops.get(s.op.stream, FAR) <= depth - 1:
-                        through.append(self.formula(a, u, event, s, y, depth - 1))
-                    if (path := t.some(through)) is not False:
-                        ways.append(t.every((stands, is_it, path)))
+                        ways.append(t.every((stands, self._names(wait, x, kept, u))))
+                if not any(hops.get(s.op.stream, FAR) <= depth - 1 for s, *_ in w.raisers[flag]):
+                    continue
+                for s, _, y, is_it in self.source(wait, x):
+                    if hops.get(s.op.stream, FAR) <= depth - 1 and is_it is not False:
+                        path = self.formula(a, u, event, s, y, depth - 1)
+                        if path is not False:
+                            self.rely_on(wait, x)
+                            ways.append(t.every((stands, is_it, path)))
         return t.some(ways)
+
+    def _names(self, wait: Statement, x: Values, kept: Promise, u: Values) -> Bool:
+        """The wait at x names the promise that a raiser keeps at u, for the rank of x."""
+        w, t = self.world, self.world.terms
+        promise = wait.op.waits[0]
+        named = (*w.reads(promise.key, x), w.read(promise.call, x), w.read(promise.node, x), w.read(promise.lane, x), x["n"], x["j"])
+        return t.equal(named, (*w.reads(kept.key, u), w.read(kept.call, u), u["n"], u["j"], w.read(kept.node, u), w.read(kept.lane, u)))
 
     def instances(self, wait: Statement, b: Statement, v: Values, a: Statement, u: Values, event: Event | None, pool: list[Int] | None = None) -> Iterable[Values]:
         """The points of a wait that may carry the order from a to b: b's own iteration, or one that a's indices name."""

@@ -57,8 +57,13 @@ class World:
     # ---- points
 
     def point(self, s: Statement, tag: str, **fixed: Int) -> Values:
-        """Fresh unknowns for the indices of a family, named `tag.index`; some may be fixed."""
+        """Fresh unknowns for the indices of a family, named `tag.index`; some may be fixed, and a loop of one trip is."""
+        fixed = {**{name: lo for name, lo, hi in self.small_loops(s) if hi - lo == 1}, **fixed}
         return Values({"M": self.nodes, **{x: fixed[x] if x in fixed else self.terms.var(f"{tag}.{x}") for x in ("n", "j", *s.names)}})
+
+    def small_loops(self, s: Statement) -> list[tuple[str, int, int]]:
+        """The loops with known bounds that do not run over lanes: name, first, behind the last."""
+        return [(l.name, l.lo, l.hi) for l in s.loops if isinstance(l.lo, int) and isinstance(l.hi, int) and not l.over_lanes and l.step is not Step.DOUBLING]
 
     def rank(self, tag: str, **fixed: Int) -> Values:
         """A rank and a call of their own."""

@@ -204,6 +204,8 @@ def _known_before(w: World, before: Before, b: Statement, v: Values, pool: list[
                 for x in before.instances(wait, p, pv, b, v, None, pool):
                     stands = t.every([cond, w.program_order(wait, x, p, pv), *w.domain(wait, x)])
                     if stands is not False:
+                        before.source(wait, x)
+                        before.rely_on(wait, x)
                         new += [(s, y, t.every((stands, is_it))) for s, _, y, is_it in before.source(wait, x) if is_it is not False]
         points, front = points + new, new if len(new) < 60 else []
     return points
