@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,3 +111,20 @@ def group(tmp_path: Path) -> Callable[..., Path]:
         return file
 
     return write
+
+
+@pytest.fixture(scope="session")
+def _proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("proofs")
+
+
+@pytest.fixture
+def kept_proofs(own_environment: None, tmp_path: Path, _proofs: Path) -> Iterator[None]:
+    """The proofs that other tests of this run found are known, so that a class is proved once a run."""
+    own = tmp_path / "cache" / "proofs"
+    shutil.copytree(_proofs, own)
+    (tmp_path / "cache").chmod(0o700)
+    own.chmod(0o700)
+    yield
+    if own.is_dir():
+        shutil.copytree(own, _proofs, dirs_exist_ok=True)

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tidec.build.compile import check_echo
 from tidec.cache.store import keep_bundle
 from tidec.emit.bundle import Bundle, write_bundle
-from tidec.emit.render import Source, render
+from tidec.emit.manifest import EchoReport
+from tidec.emit.render import render
 from tidec.errors import Diagnostic, Level, TidecError
 from tidec.index import text
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
@@ -36,9 +37,6 @@ from tidec.schedule.program import Program
 from tidec.verify.certificate import certify
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import NoStore, Report, Store, prove
-
-if TYPE_CHECKING:
-    from tidec.build.compile import EchoReport
 
 DEFAULT_BUDGET_BYTES = 80 * 2**30
 NO_STORE = NoStore()
@@ -99,6 +97,7 @@ def compile(
             if stock_cause(ask.group, collective) is None:
                 jobs.setdefault(_key(ask, collective), (ask, collective))
     watch("ask", asks)
+    watch("knobs", knobs)
 
     # How it moves: one program a schedule and its arguments, for every node count.
     calls = {key: schedule_call(ask, collective) for key, (ask, collective) in jobs.items()}
@@ -122,11 +121,12 @@ def compile(
     # How it is spelt, and whether the compiled program issues what was proved.
     sources = render(proved)
     watch("source", sources)
-    echo = _echo(sources, tuple(plans.values())) if is_echoed else None
-    watch("echo", echo)
+    echo = check_echo(sources, tuple(plans.values())) if is_echoed else None
+    if echo is not None:
+        watch("echo", echo)
 
     def write(folder: Path) -> Bundle:
-        return write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo)
+        return write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo, sources=sources)
 
     bundle, notes = (write(out), ()) if out is not None else keep_bundle(cache, write)
     watch("bundle", bundle)
@@ -137,13 +137,6 @@ def compile(
 
     outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
     return Compiled(signature.groups, outcomes, tuple(reports.values()), bundle, echo, (*warnings, *notes))
-
-
-def _echo(sources: tuple[Source, ...], plans: tuple[Plan, ...]) -> EchoReport:
-    # Loaded here, so that a compile without the echo needs no toolchain.
-    from tidec.build.compile import check_echo
-
-    return check_echo(sources, plans)
 
 
 def _key(ask: Ask, collective: Collective) -> Key:
@@ -170,7 +163,8 @@ def _check_sizes(asks: tuple[Ask, ...], plans: tuple[Plan, ...], budget_bytes: i
             over = Diagnostic(
                 "V401", f"the {plan.collective.value.replace('_', '-')} of group {quoted(plan.groups[0])} needs an arena of {_gib(plan.arena.bytes)}",
                 reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}" + ("" if budget_bytes else ", as none was given"),
-                help="set fewer outbox blocks (n_out) or more passes (n_part), or shard smaller groups", level=Level.ERROR if budget_bytes else Level.WARNING)
+                help="shard smaller groups" + ("" if plan.collective is Collective.ALL_GATHER else ", or set fewer outbox blocks (n_out) or more passes (n_part)"),
+                level=Level.ERROR if budget_bytes else Level.WARNING)
             if budget_bytes:
                 raise TidecError(over)
             found.append(over)

@@ -95,11 +95,12 @@ def _account(compiled: Compiled, clock: _Clock, seconds: float) -> list[str]:
 
 
 def _echo_text(compiled: Compiled) -> str:
-    """What the compiled echo was compared on."""
     e = compiled.echo
     if e is None:
         return "echo not checked (--no-echo)"
-    return f"echo equals the plans: {count_text(e.steps, 'step')} of {count_text(e.ranks_covered, 'rank')}"
+    ranks = compiled.plans[0].ranks if compiled.plans else 0
+    covered = f"all {ranks:,}" if e.ranks_covered == ranks else f"{e.ranks_covered:,} of {ranks:,}"
+    return f"the compiled echo equals the plans: {count_text(e.steps, 'step')} on {covered} ranks"
 
 
 def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> dict[str, object]:

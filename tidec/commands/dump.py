@@ -7,10 +7,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 
+from tidec.emit.bundle import Bundle
+from tidec.emit.render import Source
 from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.index import Node, text
 from tidec.plan.ir import Plan
 from tidec.schedule.program import Cell, Event, Every, Item, Loop, Op, Program, Promise, Step, When
+from tidec.verify.certificate import Proved
 
 
 class Dump:
@@ -28,15 +31,28 @@ class Dump:
 
     def __call__(self, name: str, value: object) -> None:
         self._count += 1
-        is_text = isinstance(value, tuple) and value and all(isinstance(v, Program) for v in value)
-        content = "\n".join(map(program_text, value)) if is_text else json.dumps(_jsonable(value), indent=1) + "\n"
+        content, ending = _content(value)
         try:
-            (self._folder / f"{self._count}-{name}.{'txt' if is_text else 'json'}").write_text(content, encoding="utf-8")
+            (self._folder / f"{self._count}-{name}.{ending}").write_text(content, encoding="utf-8")
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> TidecError:
         return TidecError(Diagnostic("E003", f"{self._folder} cannot be written", reason=error.strerror or str(error), help="give another folder with --dump DIR"))
+
+
+def _content(value: object) -> tuple[str, str]:
+    """The text of what a step made, and the ending of its file."""
+    items = value if isinstance(value, tuple) else ()
+    if items and all(isinstance(v, Program) for v in items):
+        return "\n".join(map(program_text, items)), "txt"
+    if items and all(isinstance(v, Source) for v in items):
+        return "\n".join(f"==== {v.name}\n{v.text}" for v in items), "txt"
+    if items and all(isinstance(v, Proved) for v in items):
+        return json.dumps([json.loads(v.certificate) for v in items], indent=1) + "\n", "json"
+    if isinstance(value, Bundle):
+        return json.dumps({"path": str(value.path), "digest": value.digest}, indent=1) + "\n", "json"
+    return json.dumps(_jsonable(value), indent=1) + "\n", "json"
 
 
 def _jsonable(value: object) -> object:

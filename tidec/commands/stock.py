@@ -57,8 +57,9 @@ def stock_summary(groups: Sequence[Group]) -> str:
     if not count:
         return ""
     total = sum(g.repeat for g in groups)
-    part = sum(_bytes(g) for g in groups if kept(g)) * 1000 // max(1, sum(map(_bytes, groups)))
-    return f"{count} of {total} groups keep{'s' if count == 1 else ''} a stock collective ({part // 10}.{part % 10} % of the bytes)"
+    part, whole = sum(_bytes(g) for g in groups if kept(g)), max(1, sum(map(_bytes, groups)))
+    per_mille = (2000 * part + whole) // (2 * whole)
+    return f"{count} of {total} groups keep{'s' if count == 1 else ''} a stock collective ({per_mille // 10}.{per_mille % 10} % of the bytes)"
 
 
 def _bytes(group: Group) -> int:

@@ -1,0 +1,154 @@
+"""What `tidec compile` says, writes and ends with."""
+import json
+import re
+import shutil
+
+import pytest
+
+from tidec.build.compile import EchoReport
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+SMALL = '{"params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]}'
+MIXED = """\
+{"groups": [
+ {"name": "embed", "params": [{"name": "embed.weight", "shape": [64, 16], "dtype": "bf16", "shard_dim": 1}]},
+ {"name": "block", "repeat": 3, "params": [{"name": "w", "shape": [64, 16], "dtype": "bf16"}]},
+ {"name": "block", "repeat": 2, "params": [{"name": "w", "shape": [64, 16], "dtype": "bf16"}]},
+ {"name": "head", "params": [{"name": "head.weight", "shape": [64, 16], "dtype": "bf16", "requires_grad": false}]}
+]}
+"""
+
+
+def stable(text):
+    """Without what differs between runs: seconds, what the proof store knew, and digests, which other tests hold."""
+    text = re.sub(r"; (all|\d+) known from the proof store", "", text)
+    text = re.sub(r"0\.00 s \([^)]*\)", "0.00 s (...)", text)
+    return re.sub(r"\b[0-9a-f]{64}\b", "<digest>", re.sub(r"\b[0-9a-f]{12}\b", "<digest12>  ", text))
+
+
+USAGE = {
+    "slot-reuse": (6, ["--mode", "slot_reuse"]),
+    "no-such-mode": (2, ["--mode", "sideways"]),
+    "target-nccl": (6, ["--target", "nccl"]),
+    "no-such-target": (2, ["--target", "tpu"]),
+    "no-place": (2, ["--no-cache"]),
+    "budget-no-number": (2, ["--budget", "lots"]),
+    "budget-too-small": (1, ["--budget", "3"]),
+    "n-out-too-small": (2, ["--set", "n_out=2"]),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_cannot_be_done_says_why(name, told, golden):
+    code, options = USAGE[name]
+    text = told("compile", "--topo", "8x8", "--group", "examples/llama70b.json", *options)
+    golden(f"cli/compile-{name}.txt", text)
+    assert text.endswith(f"exit {code}\n") and "  help: " in text
+
+
+def test_a_compile_reads(told, golden, group):
+    text = told("compile", "--topo", "8x8", "--group", "examples/llama70b.json", "--no-echo")
+    golden("cli/compile.txt", stable(text))
+    golden("cli/compile-stock.txt", stable(told("compile", "--topo", "4x2", "--group", group(MIXED), "--no-echo")))
+
+
+def test_the_last_line_is_where_the_bundle_is(told, group, tmp_path):
+    lines = told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo").splitlines()
+    assert re.fullmatch(r"<tmp>/cache/[0-9a-f]{64}", lines[-2]) and lines[-1] == "exit 0"
+    digest = lines[-2].split("/")[-1]
+    assert (tmp_path / "cache" / digest / "manifest.json").is_file()
+
+
+def test_the_json_has_an_entry_a_group_in_the_files_order(json_of, group):
+    code, content = json_of("compile", "--topo", "4x2", "--group", group(MIXED), "--no-echo")
+    assert code == content["exit"] == 4 and content["schema"] == "tidec.compile/1"
+    assert [(g["name"], g["repeat"]) for g in content["groups"]] == [("embed", 1), ("block", 3), ("block", 2), ("head", 1)]
+    embed, first, second, head = content["groups"]
+    assert embed["all_gather"]["stock"]["code"] == embed["reduce_scatter"]["stock"]["code"] == "P012"
+    assert first["all_gather"] == second["all_gather"] and first["reduce_scatter"] == second["reduce_scatter"]
+    assert first["all_gather"]["verdict"] == "proved" and len(first["all_gather"]["plan_digest"]) == len(first["all_gather"]["program_digest"]) == 64
+    assert first["all_gather"]["claims"]["proved"] > 100 and {"refuted", "unknown", "vacuous"} < set(first["all_gather"]["claims"])
+    assert head["all_gather"]["verdict"] == "proved" and "nothing to reduce" in head["reduce_scatter"]["stock"]["reason"]
+    assert content["echo"] == {"checked": False} and content["seconds"] > 0 and content["out"].endswith(content["bundle_digest"])
+
+
+def test_stock_ok_makes_it_0(json_of, group):
+    assert json_of("compile", "--topo", "4x2", "--group", group(MIXED), "--no-echo", "--stock-ok")[0] == 0
+
+
+def test_a_model_that_is_all_stock_has_a_bundle_that_says_so(told, json_of, group, tmp_path):
+    text = told("compile", "--topo", "2x2", "--group", group(SMALL.replace('"bf16"}]', '"bf16", "shard_dim": 0}]').replace("[6, 4]", "[0, 4]").replace("[5]", "[0]")), "-o", tmp_path / "b")
+    assert text.endswith("exit 4\n") and "nothing to move" in text
+    assert json.loads((tmp_path / "b" / "manifest.json").read_text())["plans"] == []
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the echo needs g++")
+def test_the_echo_is_compared_on_every_rank_of_a_small_plan(json_of, told, group, tmp_path):
+    code, content = json_of("compile", "--topo", "3x2", "--group", group(SMALL), "-o", tmp_path / "b")
+    assert code == 0 and content["echo"]["checked"] and content["echo"]["ranks"] == 6 and content["echo"]["steps"] > 100
+    assert json.loads((tmp_path / "b" / "manifest.json").read_text())["echo"]["digest"] == content["echo"]["digest"]
+
+
+def test_what_the_echo_covered_is_told(told, group, monkeypatch):
+    for ranks, want in ((24, "123 steps on all 24 ranks"), (10, "123 steps on 10 of 24 ranks")):
+        monkeypatch.setattr("tidec.pipeline.check_echo", lambda sources, plans, ranks=ranks: EchoReport(ranks, 123, "0" * 64))
+        assert f"\nthe compiled echo equals the plans: {want}\n" in told("compile", "--topo", "12x2", "--group", group(SMALL))
+
+
+def test_a_premise_that_fails_is_refuted_with_its_own_node_count(told, golden, group):
+    text = told("compile", "--topo", "9x8", "--group", group(SMALL), "--set", "W=3", "--no-echo")
+    golden("cli/compile-premise.txt", text)
+    assert text.endswith("exit 1\n") and "9 nodes, 8 lanes, W = 3" in text
+    assert told("compile", "--topo", "8x8", "--group", group(SMALL), "--set", "W=3", "--no-echo").endswith("exit 0\n")
+
+
+def test_a_large_arena_and_much_padding_are_warned_of(told, golden, group):
+    huge = '{"params": [{"name": "w", "shape": [3, 20000000000], "dtype": "bf16"}]}'
+    golden("cli/compile-warnings.txt", stable(told("compile", "--topo", "4x2", "--group", group(huge), "--no-echo")))
+
+
+def test_an_output_folder_is_only_replaced_when_asked(told, golden, group, tmp_path, monkeypatch):
+    ask = ("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    golden("cli/compile-out-not-ours.txt", told(*ask, "-o", tmp_path / "mine", "--force"))
+    assert told(*ask, "-o", tmp_path / "a b" / "\u00fc").endswith("<tmp>/a b/\u00fc\nexit 0\n")
+    golden("cli/compile-out-exists.txt", told(*ask, "-o", tmp_path / "a b" / "\u00fc"))
+    assert told(*ask, "-o", tmp_path / "a b" / "\u00fc", "--force").endswith("exit 0\n")
+    monkeypatch.chdir(tmp_path)
+    assert told(*ask, "-o", "relative/../here").endswith("<tmp>/here\nexit 0\n") and (tmp_path / "here" / "manifest.json").is_file()
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
+
+
+def test_no_cache_and_a_folder_leave_no_cache(told, group, tmp_path):
+    shutil.rmtree(tmp_path / "cache")
+    assert told("compile", "--topo", "1x2", "--group", group(SMALL), "--no-echo", "--no-cache", "-o", tmp_path / "b").endswith("exit 0\n")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_kept_bundle_that_was_changed_is_made_whole(told, group, tmp_path):
+    ask = ("compile", "--topo", "1x2", "--group", group(SMALL), "--no-echo")
+    digest = told(*ask).splitlines()[-2].split("/")[-1]
+    file = tmp_path / "cache" / digest / "ask.json"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b" ")
+    assert "note[C004 damaged-entry]: the kept bundle" in told(*ask) and file.read_bytes() == whole
+    assert "C004" not in told(*ask)
+
+
+def test_dump_writes_what_each_step_made(told, group, tmp_path):
+    told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps")
+    names = ["1-ask.json", "2-knobs.json", "3-program.txt", "4-plan.json", "5-report.json", "6-proved.json", "7-source.txt", "8-bundle.json"]
+    assert sorted(p.name for p in (tmp_path / "steps").iterdir()) == names
+    assert json.loads((tmp_path / "steps" / "2-knobs.json").read_text())["W"] == 2
+    assert "for c in " in (tmp_path / "steps" / "3-program.txt").read_text()
+    assert told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps").endswith("exit 2\n")
+
+
+def test_explain_reads_a_bundle_as_it_reads_what_was_asked(told, json_of, group, tmp_path):
+    assert json_of("compile", "--topo", "4x2", "--group", group(MIXED), "--no-echo", "-o", tmp_path / "b")[0] == 4
+    asked, read = json_of("explain", "--topo", "4x2", "--group", group(MIXED))[1], json_of("explain", tmp_path / "b")[1]
+    assert asked["groups"][1:] == read["groups"][1:] and read["groups"][0]["all_gather"] == asked["groups"][0]["all_gather"]
+    assert told("explain", tmp_path).endswith("exit 2\n")
+    (tmp_path / "b" / "ask.json").write_text("{}")
+    assert told("explain", tmp_path / "b").endswith("exit 5\n")

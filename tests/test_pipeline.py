@@ -1,0 +1,147 @@
+"""The steps in order: what is proved once, what is refused before anything is written, and the same bytes every time."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tidec
+from tidec import pipeline
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.ask import Collective, Mode
+from tidec.inputs.knobs import default_knobs
+from tidec.inputs.signature import read_groups
+from tidec.inputs.topology import Topology
+from tidec.verify.obligation import Claim, Verdict
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = """\
+{"groups": [
+ {"name": "first", "params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]},
+ {"name": "again", "repeat": 2, "params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]},
+ {"name": "other", "params": [{"name": "v", "shape": [9], "dtype": "fp32"}]}
+]}
+"""
+TOPOLOGY = Topology(2, 2)
+SIGNATURE = read_groups(MODEL, file="model.json")
+
+
+class Kept(dict):
+    """A proof store in memory."""
+
+    def get(self, key: str) -> str:
+        return super().get(key, "")
+
+    def put(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+KEPT = Kept()
+
+
+def compiled(out: Path, **options):
+    return pipeline.compile(TOPOLOGY, SIGNATURE, **({"knobs": default_knobs(2), "out": out, "store": KEPT, "is_echoed": False} | options))
+
+
+def test_equal_groups_are_planned_once_and_programs_are_proved_once(tmp_path):
+    made = compiled(tmp_path / "b")
+    assert [g.name for g in made.groups] == ["first", "again", "other"] and len(made.outcomes) == 3
+    (first_ag, first_rs), (again_ag, again_rs), (other_ag, other_rs) = made.outcomes
+    assert first_ag.plan is again_ag.plan and first_rs.plan is again_rs.plan and first_ag.plan.groups == ("first", "again")
+    assert other_ag.plan is not first_ag.plan and len(made.plans) == 4
+    assert len(made.reports) == 2 and first_ag.report is other_ag.report and first_ag.report is not first_rs.report
+    assert [o.plan.collective for o in made.outcomes[0]] == list(Collective)
+
+
+def test_the_steps_are_told_in_their_order(tmp_path):
+    names = []
+    compiled(tmp_path / "b", watch=lambda name, value: names.append(name))
+    assert names == ["ask", "knobs", "program", "plan", "report", "proved", "source", "bundle"]
+
+
+def test_a_store_that_knows_everything_leaves_nothing_to_prove(tmp_path, monkeypatch):
+    compiled(tmp_path / "a")
+    again = compiled(tmp_path / "b")
+    assert all(r.from_store for r in again.reports)
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PROVED])
+def test_a_claim_that_is_not_proved_stops_before_anything_is_written(verdict, tmp_path, monkeypatch):
+    code = {Verdict.REFUTED: "V104", Verdict.UNKNOWN: "V901", Verdict.VACUOUS: "V902"}[verdict]
+    bad = Claim("V104", "inbox: two writers", "every M >= 2", verdict, 0.0, diagnostic=Diagnostic(code, "two writers meet"))
+    real = pipeline.prove
+
+    def prove(program, **options):
+        report = real(program, **options)
+        return replace(report, claims=(*report.claims, bad)) if program.name == "tide_rs" else report
+
+    monkeypatch.setattr(pipeline, "prove", prove)
+    with pytest.raises(TidecError) as caught:
+        compiled(tmp_path / "b")
+    assert [d.code for d in caught.value.diagnostics] == [code] and not (tmp_path / "b").exists()
+
+
+def test_an_echo_that_differs_stops_before_anything_is_written(tmp_path, monkeypatch):
+    def check_echo(sources, plans):
+        raise TidecError(Diagnostic("V501", "line 3 differs"))
+
+    monkeypatch.setattr(pipeline, "check_echo", check_echo)
+    with pytest.raises(TidecError):
+        compiled(tmp_path / "b", is_echoed=True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_budget_refuses_and_its_absence_does_not(tmp_path):
+    largest = max(p.arena.bytes for p in compiled(tmp_path / "a").plans)
+    assert compiled(tmp_path / "b", budget_bytes=largest).warnings == ()
+    with pytest.raises(TidecError) as caught:
+        compiled(tmp_path / "c", budget_bytes=largest - 1)
+    assert caught.value.diagnostics[0].code == "V401" and not (tmp_path / "c").exists()
+
+
+def test_slot_reuse_is_refused(tmp_path):
+    with pytest.raises(TidecError) as caught:
+        compiled(tmp_path / "b", mode=Mode.SLOT_REUSE)
+    assert caught.value.diagnostics[0].code == "E004"
+
+
+def test_the_public_names_are_those_of_their_rooms():
+    assert tidec.compile is pipeline.compile and tidec.Topology is Topology and "compile" in dir(tidec)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        tidec.nothing
+
+
+def started(seed: int, cache: Path, out: Path, model: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(seed), "TIDEC_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "tidec", "compile", "--topo", "3x2", "--group", str(model), "--no-echo", "-o", str(out)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_processes_with_different_hash_seeds_write_the_same_bytes(tmp_path):
+    (tmp_path / "model.json").write_text(MODEL)
+
+    def run(seed: int, cache: str) -> subprocess.Popen[bytes]:
+        return started(seed, tmp_path / cache, tmp_path / f"b{seed}", tmp_path / "model.json")
+
+    # Two prove everything themselves, six find the proofs of the first.
+    assert [p.wait(120) for p in (run(0, "cache"), run(1, "another"))] == [0, 0]
+    assert [p.wait(120) for p in [run(seed, "cache") for seed in range(2, 8)]] == [0] * 6
+    first = written(tmp_path / "b0")
+    assert len(first) > 10
+    for seed in range(1, 8):
+        assert written(tmp_path / f"b{seed}") == first, f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_processes_that_prove_everything_write_the_same_bytes(tmp_path):
+    for seed in range(8):
+        assert started(seed, tmp_path / f"cache{seed}", tmp_path / f"b{seed}", ROOT / "examples" / "llama70b.json").wait(120) == 0
+        assert written(tmp_path / f"b{seed}") == written(tmp_path / "b0"), f"seed {seed}"
