@@ -214,18 +214,23 @@ def _stream(item: Item) -> str:
 
 
 def _op(op: Op, names: tuple[str, ...], facts: _Facts) -> Callable:
+    """All expressions of an op are read by one call, in the order in which the places and counts below take them."""
     shown = names[3:]
-    reads = tuple(_ref(c, names, facts) for c in op.reads)
-    writes = tuple(_ref(c, names, facts) for c in op.writes)
-    raises = tuple(_count(r.event, r.promise, names, facts, True) for r in op.raises)
-    waits = tuple(_count(Event.END, p, names, facts, False) for p in op.waits)
-    seed = compiled(op.seed, names)
+    cells = [*op.reads, *op.writes]
+    promises = [*((r.event, r.promise, True) for r in op.raises), *((Event.END, p, False) for p in op.waits)]
+    trees: list[object] = [op.seed]
+    places = [_ref(c, facts, trees) for c in cells]
+    counts = [_count(*p, facts, trees) for p in promises]
+    num_reads, num_raises = len(op.reads), len(op.raises)
+    values = compiled(tuple(trees), names)
 
     def run(walk: _Walk, args: tuple[int, ...], path: tuple[int, ...]) -> None:
+        at = values(*args)
         outside: list[Place] = []
+        refs = tuple([f(walk.rank, at, outside) for f in places])
+        kept = tuple([f(walk.rank, at) for f in counts])
         point = Point(
-            op, walk.rank, shown, args[3:], path, walk.follow(op), tuple(f(args, outside) for f in reads), tuple(f(args, outside) for f in writes),
-            tuple(f(args) for f in raises), tuple(f(args) for f in waits), bool(seed(*args)),
+            op, walk.rank, shown, args[3:], path, walk.follow(op), refs[:num_reads], refs[num_reads:], kept[:num_raises], kept[num_raises:], bool(at[0]),
         )
         walk.points.append(point)
         walk.outside += (Outside(point, place) for place in outside)
@@ -233,48 +238,52 @@ def _op(op: Op, names: tuple[str, ...], facts: _Facts) -> Callable:
     return run
 
 
-def _ref(cell: Cell, names: tuple[str, ...], facts: _Facts) -> Callable:
+def _ref(cell: Cell, facts: _Facts, trees: list[object]) -> Callable:
     buffer: Buffer = facts.buffers[cell.buffer]
-    extents, lanes, name = facts.extents[buffer.name], range(facts.lanes), buffer.name
-    node, call = compiled(cell.node, names), compiled(cell.call, names)
-    lane = cell.lane if isinstance(cell.lane, Every) else compiled(cell.lane, names)
-    keys = tuple(k if isinstance(k, Every) else compiled(k, names) for k in cell.key)
+    extents, lanes, name, nodes = facts.extents[buffer.name], range(facts.lanes), buffer.name, facts.nodes
     is_input = buffer.kind is Kind.INPUT
-    j_at = names.index("j")
+    spreads = (cell.lane, *cell.key)
+    first = len(trees)
+    trees += [cell.node, cell.call, *(0 if isinstance(x, Every) else x for x in spreads)]
+    last = len(trees)
+    is_single = not any(isinstance(x, Every) for x in spreads)
+    ranges = (lanes, *extents)
 
-    def spread(what: object, extent: range, args: tuple[int, ...]) -> tuple[int, ...] | range:
-        if not isinstance(what, Every):
-            return (what(*args),)
-        return extent if what is ALL else tuple(x for x in extent if x != args[j_at])
+    def exists(node: int, lane: int, key: tuple[int, ...]) -> bool:
+        return 0 <= node < nodes and lane in lanes and all([k in extent for k, extent in zip(key, extents)])
 
-    def ref(args: tuple[int, ...], outside: list[Place]) -> Ref:
-        at, e = node(*args), call(*args)
-        places = []
-        for x in spread(lane, lanes, args):
-            for key in product(*(spread(k, extent, args) for k, extent in zip(keys, extents))):
-                place = (name, at, x, e if is_input else -1, *key)
-                if 0 <= at < facts.nodes and x in lanes and all(k in extent for k, extent in zip(key, extents)):
-                    places.append(place)
-                else:
-                    outside.append(place)
-        return Ref(tuple(places), e)
+    def single(rank: Rank, at: tuple[int, ...], outside: list[Place]) -> Ref:
+        node, e, lane, *key = at[first:last]
+        place = (name, node, lane, e if is_input else -1, *key)
+        if exists(node, lane, key):
+            return Ref((place,), e)
+        outside.append(place)
+        return Ref((), e)
 
-    return ref
+    def several(rank: Rank, at: tuple[int, ...], outside: list[Place]) -> Ref:
+        node, e, *values = at[first:last]
+        call = e if is_input else -1
+        over = [
+            (x,) if not isinstance(s, Every) else r if s is ALL else [y for y in r if y != rank[1]] for x, s, r in zip(values, spreads, ranges)
+        ]
+        found = [(name, node, lane, call, *key) for lane, *key in product(*over)]
+        outside += (p for p in found if not exists(node, p[2], p[4:]))
+        return Ref(tuple(p for p in found if exists(node, p[2], p[4:])), e)
+
+    return single if is_single else several
 
 
-def _count(event: Event, promise: Promise, names: tuple[str, ...], facts: _Facts, is_raise: bool) -> Callable:
+def _count(event: Event, promise: Promise, is_raise: bool, facts: _Facts, trees: list[object]) -> Callable:
     flag = facts.flags[promise.flag]
-    node, lane, call = (compiled(x, names) for x in (promise.node, promise.lane, promise.call))
-    keys = tuple(compiled(k, names) for k in promise.key)
-    num_on = len(flag.on)
-    n_at, j_at = names.index("n"), names.index("j")
+    first, num_on = len(trees), len(flag.on)
+    trees += [promise.node, promise.lane, promise.call, *promise.key]
+    last = len(trees)
 
-    def count(args: tuple[int, ...]) -> Count:
-        mine, other = (args[n_at], args[j_at]), (node(*args), lane(*args))
+    def count(mine: Rank, at: tuple[int, ...]) -> Count:
+        other, e, key = at[first : first + 2], at[first + 2], at[first + 3 : last]
         raised_for, by = (other, mine) if is_raise else (mine, other)
-        e, key = call(*args), tuple(k(*args) for k in keys)
         extents, in_box = facts.box(flag, key[:num_on])
-        in_box = in_box and _in_scope(flag.scope, by, raised_for, facts) and all(x in extent for x, extent in zip(key[num_on:], extents))
+        in_box = in_box and _in_scope(flag.scope, by, raised_for, facts) and all([x in extent for x, extent in zip(key[num_on:], extents)])
         if flag.each:
             return Count(event, (flag.name, *raised_for, *by, *key), e + 1, e, key, in_box)
         size, index = 1, 0
@@ -289,9 +298,14 @@ def _in_scope(scope: Scope, by: Rank, raised_for: Rank, facts: _Facts) -> bool:
     if not all(0 <= n < facts.nodes and 0 <= j < facts.lanes for n, j in (by, raised_for)):
         return False
     same_node, same_lane = by[0] == raised_for[0], by[1] == raised_for[1]
-    return {
-        Scope.SELF: same_node and same_lane, Scope.NODE: same_node, Scope.LANES: same_node and not same_lane, Scope.RAIL: same_lane and not same_node,
-    }[scope]
+    match scope:
+        case Scope.SELF:
+            return same_node and same_lane
+        case Scope.NODE:
+            return same_node
+        case Scope.LANES:
+            return same_node and not same_lane
+    return same_lane and not same_node
 
 
 # ---- one rank's walk

@@ -9,6 +9,7 @@ This is the only file that imports networkx.
 """
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -120,14 +121,15 @@ def check(program: Program, nodes: int, calls: int = 4, drop: int = -1) -> Graph
 def ordered(program: Program, nodes: int, first: At, then: At, drop: int = -1) -> tuple[str, ...]:
     """The path of ops by which the first event happens before the start of the second op; empty if there is none.
 
-    Calls may be any numbers, also negative ones: they are moved together, so that parities stay and two earlier calls exist.
+    Calls may be any numbers, also negative ones: they are moved together, so that parities stay. What calls before the first of the two do is left
+    out: a path between two events leads through ops that stand between them in the common order.
     Raises KeyError where a point does not exist at this node count.
     """
     program = branch(program, nodes)
-    e1, e2 = dict(first.values)["e"], dict(then.values)["e"]
+    calls = (dict(first.values)["e"], dict(then.values)["e"])
     period = _period(program)
-    shift = -(-(period * 2 - min(e1, e2)) // period) * period if min(e1, e2) < 2 else -((min(e1, e2) - 2) // period) * period
-    graph = HappensBefore(unfold(program, nodes, max(e1, e2) + shift + 2, drop))
+    shift = -(min(calls) // period) * period
+    graph = HappensBefore(unfold(program, nodes, max(calls) + shift + 1, drop))
     return graph.path(first, then, shift)
 
 
@@ -225,7 +227,7 @@ class HappensBefore:
         order = self._sweep()
         if len(order) < len(self.events):
             stuck = set(range(len(self.events))) - set(order)
-            circle = nx.find_cycle(self._nx(stuck))
+            circle = nx.find_cycle(nx.DiGraph((a, b) for b in stuck for a in self.after[b] if a in stuck))
             self._problem(Finding.CYCLE, "ops wait for each other", *(a for a, _ in circle))
         merged: dict[tuple, Problem] = {}
         for p in self.found:
@@ -237,10 +239,18 @@ class HappensBefore:
     def path(self, first: At, then: At, shift: int = 0) -> tuple[str, ...]:
         """The ops on a shortest path from the first event to the start of the second op, moved by `shift` calls; empty if there is none."""
         a, b = _end(self._find(first, shift), first.event), self._find(then, shift)
-        try:
-            return tuple(self._words(x, -shift) for x in nx.bidirectional_shortest_path(self._nx(), a, b))
-        except nx.NetworkXNoPath:
-            return ()
+        leads_to = {b: b}
+        front = deque([b])
+        while front and a not in leads_to:
+            x = front.popleft()
+            for y in self.after[x]:
+                if y not in leads_to:
+                    leads_to[y] = x
+                    front.append(y)
+        path = [a] if a in leads_to and a != b else []
+        while path and path[-1] != b:
+            path.append(leads_to[path[-1]])
+        return tuple(self._words(x, -shift) for x in path)
 
     def _words(self, event: int, shift: int) -> str:
         point, what = self.events[event]
@@ -257,13 +267,6 @@ class HappensBefore:
                 if all(has.get(name, value) == value for name, value in values.items()):
                     return x
         raise KeyError(f"op {at.op} has no point {dict(at.values)} on {self.unfolding.nodes} nodes")
-
-    def _nx(self, only: set[int] | frozenset[int] = frozenset()) -> nx.DiGraph:
-        graph = nx.DiGraph()
-        events = only or range(len(self.events))
-        graph.add_nodes_from(events)
-        graph.add_edges_from((a, b) for b in events for a in self.after[b] if not only or a in only)
-        return graph
 
     # ---- races: one pass in topological order, with the set of all earlier events as the bits of an int
 
