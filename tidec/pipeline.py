@@ -20,6 +20,7 @@ from tidec.build.compile import check_echo
 from tidec.cache.store import keep_bundle
 from tidec.emit.bundle import Bundle, write_bundle
 from tidec.emit.manifest import EchoReport
+from tidec.emit.place import check_free
 from tidec.emit.render import render
 from tidec.errors import Diagnostic, Level, TidecError
 from tidec.index import text
@@ -30,7 +31,6 @@ from tidec.inputs.knobs import Knobs
 from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
-from tidec.plan.layout import lay_out
 from tidec.plan.lower import lower, schedule_call
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program
@@ -88,6 +88,8 @@ def compile(
     """
     assert out is not None or cache is not None
     _check_built(mode)
+    if out is not None:
+        check_free(out, is_forced=is_forced)
 
     # What is asked; equal groups ask the same, and are planned once.
     asks = tuple(Ask(topology, group, lowering, knobs, mode) for group in signature.groups)
@@ -107,7 +109,7 @@ def compile(
     # What each rank does.
     plans = {key: _named(lower(ask, collective), key, asks) for key, (ask, collective) in jobs.items()}
     watch("plan", tuple(plans.values()))
-    warnings = _check_sizes(asks, tuple(plans.values()), budget_bytes)
+    warnings = _check_sizes(tuple(plans.values()), budget_bytes)
 
     # Why it is right. A class of programs is proved once, whatever the groups and the node count.
     reports = {call: prove(program, with_premises=True, store=store) for call, program in programs.items()}
@@ -155,7 +157,7 @@ def _check_built(mode: Mode) -> None:
                                     help="leave --mode out, or write --mode in_place"))
 
 
-def _check_sizes(asks: tuple[Ask, ...], plans: tuple[Plan, ...], budget_bytes: int | None) -> tuple[Diagnostic, ...]:
+def _check_sizes(plans: tuple[Plan, ...], budget_bytes: int | None) -> tuple[Diagnostic, ...]:
     """Warnings about arenas and padding. Raises V401 where a budget was given and an arena is larger."""
     found = []
     for plan in plans:
@@ -168,12 +170,12 @@ def _check_sizes(asks: tuple[Ask, ...], plans: tuple[Plan, ...], budget_bytes: i
             if budget_bytes:
                 raise TidecError(over)
             found.append(over)
-    for group in dict.fromkeys(ask.group for ask in asks):
-        layout = lay_out(group, asks[0].topology.ranks)
-        if 2 * layout.pad_bytes > layout.landing_bytes:
+        if plan.collective is Collective.ALL_GATHER and 2 * plan.layout.pad_bytes > plan.layout.landing_bytes:
             found.append(Diagnostic(
-                "P015", f"more than half of the landing of group {quoted(group.name)} is padding: {layout.pad_bytes:,} of {layout.landing_bytes:,} bytes",
-                reason=f"{layout.ranks} ranks share parameters that have fewer rows", help="shard it over fewer ranks, or leave the group to stock", level=Level.WARNING))
+                "P015", f"more than half of the landing of group {quoted(plan.groups[0])} is padding: "
+                        f"{plan.layout.pad_bytes:,} of {plan.layout.landing_bytes:,} bytes",
+                reason=f"{plan.ranks} ranks share parameters that have fewer rows", help="shard it over fewer ranks, or leave the group to stock",
+                level=Level.WARNING))
     return tuple(found)
 
 

@@ -19,8 +19,8 @@ def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
     Returns its real path.  Raises C002 where something else stands there, E003 where it cannot be written.
     """
     target = Path(os.path.realpath(out))
+    check_free(out, is_forced=is_forced)
     try:
-        _check_free(target, out, is_forced)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent, ignore_cleanup_errors=True) as beside:
             aside = Path(beside) / "bundle"
@@ -41,21 +41,31 @@ def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
             _sync(target.parent)
             shutil.rmtree(Path(beside) / "before", ignore_errors=True)
     except OSError as problem:
-        raise TidecError(Diagnostic("E003", f"{out} cannot be written", reason=problem.strerror or str(problem), help="give another folder with -o DIR")) from problem
+        raise _unwritable(out, problem) from problem
     return target
 
 
-def _check_free(target: Path, out: Path, is_forced: bool) -> None:
-    if not os.path.lexists(target):
-        return
-    if not target.is_dir():
-        raise TidecError(Diagnostic("C002", f"{out} is a file", help="give a folder with -o DIR"))
-    if not any(target.iterdir()):
-        return
-    if not (target / MANIFEST).is_file():
+def check_free(out: Path, *, is_forced: bool) -> None:
+    """Whether `place` may put a bundle at `out`. Raises C002 where something else stands there, E003 where that cannot be seen."""
+    target = Path(os.path.realpath(out))
+    try:
+        if not os.path.lexists(target):
+            return
+        if not target.is_dir():
+            raise TidecError(Diagnostic("C002", f"{out} is a file", help="give a folder with -o DIR"))
+        if not any(target.iterdir()):
+            return
+        is_bundle = (target / MANIFEST).is_file()
+    except OSError as problem:
+        raise _unwritable(out, problem) from problem
+    if not is_bundle:
         raise TidecError(Diagnostic("C002", f"{out} holds other things than a bundle", help="give a new or an empty folder with -o DIR"))
     if not is_forced:
         raise TidecError(Diagnostic("C002", f"{out} holds a bundle already", help="add --force to replace it, or give another folder"))
+
+
+def _unwritable(out: Path, problem: OSError) -> TidecError:
+    return TidecError(Diagnostic("E003", f"{out} cannot be written", reason=problem.strerror or str(problem), help="give another folder with -o DIR"))
 
 
 def _sync(path: Path) -> None:
