@@ -49,8 +49,10 @@ class Speller:
         if op is Op.SYM:
             return args[0], UNARY
         if op is Op.ITE:
-            if is_least(node) or is_most(node):
-                return self._call("least" if is_least(node) else "most", *args[1:]), UNARY
+            if is_least(node):
+                return self._call("least", args[1], args[2]), UNARY
+            if is_most(node):
+                return self._call("most", args[2], args[1]), UNARY
             return f"{self.text(args[0], OR)} ? {self.text(args[1], OR)} : {self.text(args[2], TERNARY)}", TERNARY
         if op in (Op.WRAP, Op.BACK, Op.TOP2):
             return self._call(op.value, *args), UNARY

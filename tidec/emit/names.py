@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tidec.emit.cpp import Speller
 from tidec.emit.ranges import is_least, is_most
-from tidec.emit.walk import Line, Nest, Part, Scan, Statement, Value, loop_symbols
+from tidec.emit.walk import WORDS, Line, Nest, Part, Scan, Statement, Value, loop_symbols
 from tidec.errors import Spot
 from tidec.index import Cond, Node, Op
 
@@ -20,7 +20,6 @@ _INDENT = "  "
 _COMMENT_COLUMN = 116
 _SUMS = (Op.ADD, Op.SUB, Op.MUL)
 _CHEAP = (*_SUMS, Op.LT, Op.LE, Op.EQ, Op.NOT)
-_TAKEN = frozenset("M L n j e ops runner rank call and or xor not if for do int auto new this case".split())
 
 
 @dataclass(slots=True)
@@ -119,13 +118,13 @@ class Naming:
         by_loop: dict[str, list[_Need]] = {}
         for need in chosen:
             by_loop.setdefault(need.places[0][0][need.home()], []).append(need)
-        self._loop_names = _TAKEN | {s.split("#")[0] for need in self._needs.values() for s in loop_symbols(need.node)}
+        never = WORDS | self._scan.loop_names
         result: dict[str, list[_Definition]] = {}
         names: dict[str, frozenset[str]] = {}
         for loop in sorted(by_loop, key=lambda loop: min(len(need.places[0][0][: need.home() + 1]) for need in by_loop[loop])):
             needs = by_loop[loop]
             above = needs[0].places[0][0][: needs[0].home()]
-            taken = self._loop_names.union(*(names.get(a, frozenset()) for a in above))
+            taken = never.union(*(names.get(a, frozenset()) for a in above))
             definitions = []
             for need in needs:
                 name = self._name(need.node, taken)

@@ -123,10 +123,11 @@ class Simplifier:
         if op is Op.EQ and not lo == hi == 0:
             if lo > 0 or hi < 0:
                 return False
-            # where(c, 1, 0) == 1 is c
+            # where(c, 1, 0) == 1 is c, where(c, 1, 0) == 0 is not c
             for case, value in ((a, b), (b, a)):
                 if isinstance(case, Node) and case.op is Op.ITE and not any(isinstance(x, Node) for x in (*case.args[1:], value)):
-                    return case.args[0] if case.args[1] == value else self._opposite(case.args[0])
+                    cond, then, other = case.args
+                    return cond if then == value else self._opposite(cond) if other == value else False
             return self.node(op, a, b)
         if hi < 0 or hi == 0 and op is not Op.LT:
             return True

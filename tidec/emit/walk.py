@@ -16,6 +16,13 @@ from tidec.index import Op as Tree
 from tidec.schedule.program import Block, Cell, Coord, Event, Every, Item, Loop, Op, OpKind, Program, Promise, Step, When
 
 MAX_CALL = 2**31 - 1
+# What a loop cannot be called in C++: words of the language, and names that the emitted function has already.
+WORDS = frozenset(
+    "M L n j e ops runner rank call floor_div floor_mod wrap back top2 least most alignas alignof and asm auto bool break case catch char class const "
+    "constexpr continue decltype default delete do double else enum explicit export extern false float for friend goto if inline int long mutable "
+    "namespace new noexcept not nullptr operator or private protected public register return short signed sizeof static struct switch template this "
+    "throw true try typedef typeid typename union unsigned using virtual void volatile while xor".split()
+)
 _EVERY = {Every.ALL: "kAll", Every.OTHERS: "kOthers"}
 
 
@@ -83,7 +90,7 @@ class Scan:
 
     statements: the whole walk.  constants: what its streams, flags and buffers are called.
     simple: knows all values of the statements; a loop's index is the symbol `name#number` in them.
-    hints: the id of a value to what it may be called, best first.
+    hints: the id of a value to what it may be called, best first.  loop_names: what no value may be called.
     Raises E004 with the line of an op that C++ has no form for.
     """
 
@@ -92,6 +99,7 @@ class Scan:
         self.constants = Constants(program)
         self.simple = Simplifier({"M": (nodes, nodes), "n": (0, nodes - 1), "j": (0, program.lanes - 1), "e": (0, MAX_CALL)})
         self.hints: dict[int, list[str]] = {}
+        self.loop_names: set[str] = set()
         self._num_loops = 0
         self.statements = tuple(self._items(program.body, {}, in_set=False))
 
@@ -126,9 +134,11 @@ class Scan:
             yield from body
             return
         self._num_loops += 1
+        name = f"{name}_" if name in WORDS else name
+        self.loop_names.add(name)
         index = f"{name}#{self._num_loops}"
         self.simple.add(index, least, top2(most - 1) if loop.step is Step.DOUBLING else most - 1)
-        body = tuple(self._items(loop.body, {**env, name: symbol(index)}, in_set=in_set or is_set))
+        body = tuple(self._items(loop.body, {**env, loop.name: symbol(index)}, in_set=in_set or is_set))
         if body:
             advance = f"{name} *= 2" if loop.step is Step.DOUBLING else f"++{name}"
             head = (f"for (int64_t {name} = ", Value(lo), f"; {name} < ", "L" if loop.over_lanes else Value(hi, SUM), f"; {advance})")

@@ -15,17 +15,17 @@
 //   void zero(const Stream&, const Extent&)
 //   void cast(const Stream&, const Move&)                   move.width bytes of move.from become as many values of move.to
 //   void begin_sum(const Stream&, const Place& into, bool seed)
-//   void add(const Stream&, const Move&)                    a term, in the order in which it is added, in fp32; dst rows are fp32
-//   void end_sum(const Stream&)                             into = (seed and accumulate ? into : 0) + alpha * the sum of the terms
+//   void add(const Stream&, const Move&)                    a term, in the order in which it is added, in fp32; its destination is fp32
+//   void end_sum(const Stream&)                             into = alpha * the sum of the terms; with seed, plus `into` if the caller accumulates
 //   void begin_land(const Stream&, const Place& into, bool seed)
-//   void land(const Stream&, const Move&, Reduction)        dst += the blocks at src's offset on every lane
+//                                                           seed: the output starts from what the caller accumulates into, or from zero
+//   void land(const Stream&, const Move&, Reduction)        dst += the blocks at the source's offset on every lane
 //   void end_land(const Stream&)
 //   void begin_set(const Stream&), end_set(const Stream&), join(const Stream&)
 //   void read(const Stream&, const Extent&)                 the caller's kernels read it between calls
 //   void free(const Stream&, const Extent&)                 the caller may free or overwrite its input
 //
-// What differs between begin_sum and end_sum of M = 1 (alpha at the end, seed) and of the level-1 sums is the seed alone: a sum that seeds
-// writes the output. A target gives its Runner the name tidec::Target.
+// A target's header gives its Runner the name tidec::Target.
 #pragma once
 
 #include <cstdint>
