@@ -66,7 +66,7 @@ def run(*, what: str | None, topo: str | None, group: str | None, settings: tupl
 
 def _explain_code(code: str) -> Answer:
     if code not in CODES:
-        raise TidecError(Diagnostic("P001", f"there is no code {code}", help=f"the codes are {', '.join(sorted(CODES))}"))
+        raise TidecError(Diagnostic("P001", f"there is no code {code}", help="a code is a letter and three digits, as messages show it: V104"))
     page = CODES[code]
     fields = {"code": code, "name": page.name, "exit_code": page.exit.value, "page": page.page}
     return Answer(Exit.OK, fields, f"{code} {page.name}\n\n{page.page}\n\nA command that stops at it exits {page.exit.value}.")
