@@ -201,8 +201,10 @@ def _cond(value: object, names: Names) -> Cond:
 
 
 def _type(tree: object, names: Names) -> type:
-    """int or bool. Refuses symbols out of scope, and operators over what they do not take; a factor and a divisor are ints."""
+    """int or bool. Refuses symbols out of scope, ints of more than 64 bits, and operators over what they do not take."""
     if not isinstance(tree, Node):
+        if abs(tree) > MAX_INT64:
+            raise _bad(f"{tree} has more than 64 bits")
         return type(tree)
     if tree.op is Sign.SYM:
         if tree.args[0] not in names:
