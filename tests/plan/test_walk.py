@@ -4,14 +4,13 @@ Every value differs in rank, call, parameter, row and column. Types are read as 
 exact. Memory that nobody wrote, and inputs after they were freed, are poison.
 """
 import itertools
+import pathlib
 import random
 import time
 from collections import defaultdict, deque
 
 import pytest
 
-from tidec.errors import TidecError
-from tidec.index import symbol
 from tidec.inputs.ask import Ask, Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.knobs import parse_knobs
@@ -22,6 +21,7 @@ from tidec.plan.lower import lower
 from tidec.plan.steps import Move, Space
 from tidec.schedule.program import Event, Every, OpKind
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 POISON = 0x5B
 GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
 
@@ -241,3 +241,18 @@ def test_knobs_do_not_change_the_sum(topo, knobs, draws):
 
 def test_fp32_gradients_are_summed(draws):
     play_reduce(planned("2x2", SHAPES, REDUCE, stored=Dtype.FP32), draws(7), accumulate=False)
+
+
+def test_steps_of_a_real_block_come_fast():
+    group = load_groups(ROOT / "examples" / "llama70b.json").groups[1]
+    plans = [lower(Ask(parse_topology("8x8"), group, Lowering.P2P, parse_knobs((), 8, nodes=8)), c) for c in Collective]
+    start = time.perf_counter()
+    counts = [sum(1 for r in range(64) for _ in plan.steps(r)) for plan in plans]
+    assert time.perf_counter() - start < 4.0 and all(x > 64 * 100 for x in counts)
+
+
+def test_the_host_issues_one_walk_over_all_streams():
+    # Five nodes and an outbox of two blocks: level 1 sums the third and fourth block inside the rounds of the network phase.
+    steps = list(planned("5x2", SHAPES, REDUCE, "n_out=2").steps(0))
+    net = [i for i, s in enumerate(steps) if s.stream == "net"]
+    assert [s.kind for s in steps[net[0] : net[-1]] if s.stream == "read"].count(OpKind.SUM) == 2

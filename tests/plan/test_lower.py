@@ -1,0 +1,56 @@
+"""What is asked decides the schedule, its arguments and its layout."""
+import dataclasses
+
+import pytest
+
+from tidec.errors import TidecError
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import parse_topology
+from tidec.plan.lower import lower, schedule_call
+
+GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+PARAMS = (Parameter("a", (5, 4), Dtype.FP32), Parameter("b", (3,), Dtype.FP32))
+
+
+def asked(topo, *knobs, lowering=Lowering.P2P, gathered=None) -> Ask:
+    topology = parse_topology(topo)
+    return Ask(topology, Group("g", 1, PARAMS, param_dtype=gathered), lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
+
+
+def test_knobs_become_the_arguments_of_the_schedule():
+    assert schedule_call(asked("4x2"), GATHER) == ("tide_ag", (("cast", False), ("multicast", False)))
+    assert schedule_call(asked("4x2", lowering=Lowering.NVLS, gathered=Dtype.BF16), GATHER) == ("tide_ag", (("cast", True), ("multicast", True)))
+    name, arguments = schedule_call(asked("4x2", "W=1", "n_part=3", "n_out=2", "n_stg=5"), REDUCE)
+    assert name == "tide_rs" and dict(arguments) == dict(W=1, k=1, multicast=False, n_out=2, n_part=3, n_stg=5)
+    assert dict(schedule_call(asked("4x2"), REDUCE)[1])["n_out"] == "full"
+
+
+def test_a_cast_follows_from_the_types():
+    plain, cast = lower(asked("2x2"), GATHER), lower(asked("2x2", gathered=Dtype.BF16), GATHER)
+    assert (plain.has_cast, cast.has_cast) == (False, True)
+    assert cast.stored == (Dtype.FP32,) * 2 and cast.gathered == (Dtype.BF16,) * 2 and cast.layout.shard_bytes * 2 == plain.layout.shard_bytes
+    # Gradients are in the gathered type.
+    assert lower(asked("2x2", gathered=Dtype.BF16), REDUCE).gradient_dtype is Dtype.BF16
+
+
+def test_the_plan_is_the_branch_of_its_node_count():
+    one, many = (lower(asked(t), REDUCE) for t in ("1x2", "2x2"))
+    assert [b.name for b in one.program.buffers] == ["rows", "row_stage", "result"]
+    assert "inbox" in [b.name for b in many.program.buffers] and "rows" not in [b.name for b in many.program.buffers]
+    assert (many.nodes, many.lanes, many.ranks, many.schedule, many.num_parts) == (2, 2, 4, "tide_rs", 1)
+
+
+def test_an_outbox_below_a_round_is_refused():
+    ask = asked("4x2", "n_out=2")
+    broken = dataclasses.replace(ask)
+    object.__setattr__(broken, "knobs", dataclasses.replace(ask.knobs, n_out=1))
+    with pytest.raises(TidecError, match="P006.*min\\(k, W, M-1\\) = min\\(2, 2, 3\\) = 2"):
+        lower(broken, REDUCE)
+
+
+def test_groups_with_equal_knobs_share_one_program():
+    one, other = lower(asked("3x2"), REDUCE), lower(asked("9x2"), REDUCE)
+    assert one.program is other.program
