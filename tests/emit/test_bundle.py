@@ -190,49 +190,10 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
     assert code is Exit.USAGE and "is no bundle" in diagnostic.sentence
 
 
-def test_a_bundle_is_written_into_an_absent_or_empty_folder_only(made, tmp_path):
-    proved, asks = made()
-    (tmp_path / "empty").mkdir()
-    assert write_bundle(proved, asks=asks, out=tmp_path / "empty").path.is_dir()
-    assert write_bundle(proved, asks=asks, out=tmp_path / "deep" / "er").path.is_dir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").write_text("keep")
-    (tmp_path / "file").write_text("keep")
-    for name, force, says in (("full", False, "other things"), ("full", True, "other things"), ("file", True, "is a file"), ("empty", False, "--force")):
-        diagnostic, code = refused(write_bundle, proved, asks=asks, out=tmp_path / name, is_forced=force)
-        assert diagnostic.code == "C002" and code is Exit.USAGE and says in diagnostic.sentence + diagnostic.help
-    assert (tmp_path / "full" / "mine").read_text() == (tmp_path / "file").read_text() == "keep"
-
-
-def test_force_replaces_a_bundle_and_leaves_nothing_of_it(made, tmp_path):
-    proved, asks = made()
-    first = write_bundle(proved, asks=asks, out=tmp_path / "b")
-    (first.path / "lib").mkdir()
+def test_a_bundle_stands_in_no_other_place_and_replaces_one_only_by_force(made, tmp_path, written):
     proved, asks = made(names=("embed",))
-    second = write_bundle(proved, asks=asks, out=tmp_path / "b", is_forced=True)
-    assert second.path == first.path and read_bundle(second.path).digest == second.digest != first.digest
-    assert not (second.path / "lib").exists() and [p.name for p in tmp_path.iterdir()] == ["b"]
-
-
-def test_nothing_is_left_where_writing_fails(made, tmp_path, monkeypatch):
-    proved, asks = made()
-    before = write_bundle(proved, asks=asks, out=tmp_path / "b")
-    real = os.rename
-
-    def failing(src, dst):
-        if Path(src).name == "bundle":
-            raise OSError(28, "No space left on device")
-        real(src, dst)
-
-    monkeypatch.setattr(os, "rename", failing)
-    diagnostic, code = refused(write_bundle, proved, asks=asks, out=tmp_path / "b", is_forced=True)
-    assert code is Exit.ENVIRONMENT and "No space left" in diagnostic.reason
-    monkeypatch.undo()
-    assert [p.name for p in tmp_path.iterdir()] == ["b"] and read_bundle(tmp_path / "b").digest == before.digest
-
-
-def test_a_folder_that_cannot_be_made_says_so(made, tmp_path):
-    proved, asks = made()
-    (tmp_path / "file").write_text("")
-    diagnostic, code = refused(write_bundle, proved, asks=asks, out=tmp_path / "file" / "b")
-    assert diagnostic.code == "E003" and code is Exit.ENVIRONMENT and diagnostic.help
+    diagnostic, code = refused(write_bundle, proved, asks=asks, out=written.path)
+    assert diagnostic.code == "C002" and code is Exit.USAGE
+    assert read_bundle(written.path).digest == written.digest
+    again = write_bundle(proved, asks=asks, out=written.path, is_forced=True)
+    assert again.path == written.path and read_bundle(again.path).digest == again.digest != written.digest

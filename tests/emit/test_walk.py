@@ -1,4 +1,4 @@
-"""What the statements of a walk are, and which values get a name."""
+"""What the statements of a walk are."""
 import re
 
 import pytest
@@ -6,11 +6,9 @@ import pytest
 from tidec.emit.names import lines
 from tidec.emit.walk import Constants, Scan
 from tidec.errors import TidecError
-from tidec.schedule.catalog import traced
 from tidec.schedule.branch import branch
-from tidec.schedule.program import statements
 from tidec.schedule.tracer import trace
-from tidec.schedule.idioms import NODE, RAIL, Block, back, no, where, wrap
+from tidec.schedule.idioms import NODE, Block
 
 
 def walked(function, nodes, lanes=2, **knobs):
@@ -70,38 +68,6 @@ def test_an_unordered_set_is_bracketed_once():
     ]
 
 
-def test_a_value_that_a_loop_does_not_change_is_defined_outside_it():
-    def small(s):
-        M, (n, j), e = s.nodes, s.here, s.call
-        have = s.flag("have", RAIL, on=dict(h=(1, M)), k=(0, 4))
-        with s.stream("rail"):
-            for h in s.serial("h", 1, M):
-                for k in s.serial("k", 0, 4): s.signal(have[h, k].at(wrap(n + h, M), j))
-                for k in s.serial("k", 0, 4): s.wait(have[h, k].by(back(n - h, M), j))
-
-    assert walked(small, 5) == [
-        "  for (int64_t h = 1; h < M; ++h) {",
-        "    const int64_t peer = wrap(n + h, M);",
-        "    for (int64_t k = 0; k < 4; ++k) ops.signal(kRail, kHave(h).at(peer, j), 4 * e + k + 1);",
-        "    const int64_t peer_1 = back(n - h, M);",
-        "    for (int64_t k = 0; k < 4; ++k) ops.wait(kRail, kHave(h).by(peer_1, j), 4 * e + k + 1);",
-        "  }",
-    ]
-
-
-def test_no_value_takes_the_name_of_a_loop_inside():
-    # The first dimension would call its value `o`, which the loop below is called.
-    def small(s):
-        n, j = s.here
-        a = s.buffer("a", Block.PARTIAL, o=4)
-        with s.stream("copy"):
-            for o in s.all_lanes("o"):
-                s.copy(a[where(j >= 1, 3, 0)], a[where(j >= 1, 3, 0)])
-            s.join()
-
-    assert walked(small, 1)[0] == "  const int64_t a_o = j >= 1 ? 3 : 0;"
-
-
 def test_a_loop_may_have_a_name_that_cpp_does_not_allow():
     def small(s):
         n, j = s.here
@@ -138,18 +104,3 @@ def test_a_run_that_has_no_strided_form_is_refused_with_its_line():
         walked(small, 4, lanes=1)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E004" and "run over k" in diagnostic.sentence and diagnostic.spots[0].line > 0
-
-
-@pytest.mark.parametrize(("name", "knobs"), [("tide_ag", dict(cast=True)), ("tide_rs", dict(W=2, k=1, n_part=2, n_out=2)), ("tide_rs", dict(W=4, k=2, multicast=True))])
-@pytest.mark.parametrize("nodes", [1, 2, 7])
-def test_every_line_names_a_line_of_the_schedule(name, knobs, nodes):
-    program = branch(traced(name, 4, **knobs), nodes)
-    known = {f"schedules/{name}.py:{line}" for line in range(1, 200)}
-    text = lines(Scan(program, nodes))
-    for line in text:
-        if line.strip() != "}":
-            code, _, comment = line.rpartition("// ")
-            assert code.strip() and comment.split(" from ")[0] in known, line
-    # Every op of the schedule that can run is there.
-    told = {line.rpartition("// ")[2].split(" from ")[0] for line in text}
-    assert {str(s.op.spot) for s in statements(program) if nodes == 7} <= told

@@ -50,8 +50,8 @@ def run_tool(command: Sequence[str], *, deadline_s: float, folder: Path | None =
     shown = " ".join(shlex.quote(word) for word in command)
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            timeout=deadline_s, check=False,
+            command, cwd=folder, env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=deadline_s, check=False,
         )
     except subprocess.TimeoutExpired as problem:
         raise _missing(f"the compiler did not end within {deadline_s:.0f} s", shown) from problem

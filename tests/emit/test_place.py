@@ -1,0 +1,85 @@
+"""Files come to stand in their folder all at once, or not at all."""
+import os
+from pathlib import Path
+
+import pytest
+
+from tidec.emit.place import MANIFEST, place
+from tidec.errors import Exit, TidecError
+
+FILES = {MANIFEST: b"{}", "a.hpp": b"// a"}
+
+
+def refused(*args, **rest):
+    with pytest.raises(TidecError) as caught:
+        place(*args, **rest)
+    return caught.value.diagnostics[0], caught.value.exit
+
+
+def held(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("out", ["new", "empty", "deep/er"])
+def test_an_absent_or_empty_folder_is_filled(tmp_path, out):
+    (tmp_path / "empty").mkdir()
+    assert held(place(FILES, tmp_path / out, is_forced=False)) == FILES
+    assert not any(p.name.startswith(".new") for p in tmp_path.rglob("*"))
+
+
+def test_the_real_path_is_given_back(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert place(FILES, tmp_path / "link", is_forced=False) == Path(os.path.realpath(tmp_path / "real"))
+    assert held(tmp_path / "real") == FILES
+
+
+@pytest.mark.parametrize(("what", "force", "says"), [
+    ("full", False, "other things"), ("full", True, "other things"), ("file", False, "is a file"), ("file", True, "is a file"), ("bundle", False, "--force"),
+])
+def test_what_stands_there_already_is_kept(tmp_path, what, force, says):
+    for name in ("full", "bundle"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "mine").write_text("keep")
+    (tmp_path / "bundle" / MANIFEST).write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    diagnostic, code = refused(FILES, tmp_path / what, is_forced=force)
+    assert diagnostic.code == "C002" and code is Exit.USAGE and says in diagnostic.sentence + diagnostic.help
+    assert (tmp_path / "full" / "mine").read_text() == (tmp_path / "file").read_text() == (tmp_path / "bundle" / MANIFEST).read_text() == "keep"
+
+
+def test_force_replaces_a_bundle_and_leaves_nothing_of_it(tmp_path):
+    place({MANIFEST: b"old", "old.hpp": b""}, tmp_path / "b", is_forced=False)
+    (tmp_path / "b" / "lib").mkdir()
+    assert held(place(FILES, tmp_path / "b", is_forced=True)) == FILES
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def test_nothing_changes_where_the_last_rename_fails(tmp_path, monkeypatch):
+    place({MANIFEST: b"old"}, tmp_path / "b", is_forced=False)
+    real = os.rename
+
+    def failing(src, dst):
+        if Path(src).name == "bundle":
+            raise OSError(28, "No space left on device")
+        real(src, dst)
+
+    monkeypatch.setattr(os, "rename", failing)
+    diagnostic, code = refused(FILES, tmp_path / "b", is_forced=True)
+    assert diagnostic.code == "E003" and code is Exit.ENVIRONMENT and "No space left" in diagnostic.reason
+    assert [p.name for p in tmp_path.iterdir()] == ["b"] and held(tmp_path / "b") == {MANIFEST: b"old"}
+
+
+def test_a_folder_that_cannot_be_made_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    diagnostic, code = refused(FILES, tmp_path / "file" / "b", is_forced=False)
+    assert diagnostic.code == "E003" and code is Exit.ENVIRONMENT and diagnostic.help
+
+
+def test_every_file_and_the_folder_are_synced_before_the_rename(tmp_path, monkeypatch):
+    order = []
+    real_sync, real_rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda d: (order.append(os.readlink(f"/proc/self/fd/{d}").rsplit("/", 1)[-1]), real_sync(d))[1])
+    monkeypatch.setattr(os, "rename", lambda a, b: (order.append("rename"), real_rename(a, b))[1])
+    place(FILES, tmp_path / "b", is_forced=False)
+    assert sorted(order[:3]) == sorted([*FILES, "bundle"]) and order[3:] == ["rename", tmp_path.name]
