@@ -2,11 +2,13 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tidec.build.compile import EchoReport
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.usefixtures("kept_proofs")
 SMALL = '{"params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]}'
 MIXED = """\
@@ -90,9 +92,9 @@ def test_the_echo_is_compared_on_every_rank_of_a_small_plan(json_of, told, group
 
 
 def test_what_the_echo_covered_is_told(told, group, monkeypatch):
-    for ranks, want in ((24, "123 steps on all 24 ranks"), (10, "123 steps on 10 of 24 ranks")):
+    for topology, ranks, want in (("12x2", 24, "on all 24 ranks"), ("12x2", 10, "on 10 of 24 ranks"), ("1x1", 1, "on 1 rank")):
         monkeypatch.setattr("tidec.pipeline.check_echo", lambda sources, plans, ranks=ranks: EchoReport(ranks, 123, "0" * 64))
-        assert f"\nthe compiled echo equals the plans: {want}\n" in told("compile", "--topo", "12x2", "--group", group(SMALL))
+        assert f"\nthe compiled echo equals the plans: 123 steps {want}\n" in told("compile", "--topo", topology, "--group", group(SMALL))
 
 
 def test_a_premise_that_fails_is_refuted_with_its_own_node_count(told, golden, group):
@@ -152,3 +154,18 @@ def test_explain_reads_a_bundle_as_it_reads_what_was_asked(told, json_of, group,
     assert told("explain", tmp_path).endswith("exit 2\n")
     (tmp_path / "b" / "ask.json").write_text("{}")
     assert told("explain", tmp_path / "b").endswith("exit 5\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["1x1", "1x8", "2x8", "3x8", "5x8", "8x8", "16x8", "64x8"])
+def test_every_model_of_the_examples_is_proved(topology, json_of):
+    for model in sorted((ROOT / "examples").glob("*.json")):
+        code, content = json_of("compile", "--topo", topology, "--group", model, "--no-echo")
+        assert code == 0, model.name
+        assert {g[c]["verdict"] for g in content["groups"] for c in ("all_gather", "reduce_scatter")} == {"proved"}, model.name
+
+
+@pytest.mark.slow
+def test_the_main_job_covers_every_rank(json_of):
+    code, content = json_of("compile", "--topo", "8x8", "--group", "examples/llama70b.json")
+    assert code == 0 and content["echo"]["ranks"] == 64 and content["plans"] == 6 and content["proofs"] == 2

@@ -99,8 +99,8 @@ def _echo_text(compiled: Compiled) -> str:
     if e is None:
         return "echo not checked (--no-echo)"
     ranks = compiled.plans[0].ranks if compiled.plans else 0
-    covered = f"all {ranks:,}" if e.ranks_covered == ranks else f"{e.ranks_covered:,} of {ranks:,}"
-    return f"the compiled echo equals the plans: {count_text(e.steps, 'step')} on {covered} ranks"
+    covered = f"{e.ranks_covered:,} of {ranks:,} ranks" if e.ranks_covered < ranks else f"{'all ' if ranks > 1 else ''}{count_text(ranks, 'rank')}"
+    return f"the compiled echo equals the plans: {count_text(e.steps, 'step')} on {covered}"
 
 
 def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> dict[str, object]:
