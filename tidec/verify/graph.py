@@ -321,7 +321,9 @@ class HappensBefore:
         for ref in point.reads:
             for place in ref.places:
                 writer, readers = cells.setdefault(place, (-1, []))
-                if writer >= 0 and not bits >> writer & 1:
+                if writer >= 0 and self.events[writer][0].op.kind is OpKind.FREE:
+                    self._problem(Finding.EARLY_RELEASE, show_place(place), x, writer)
+                elif writer >= 0 and not bits >> writer & 1:
                     self._problem(Finding.RACE, show_place(place), writer, x)
                 readers.append(read_end)
         for ref in point.writes:

@@ -1,0 +1,12 @@
+"""A lane lands once its own inbox is filled; the landing reads those of all lanes."""
+SCHEDULE = "tide_rs"
+REPLACE = (
+    ("                    s.meet(ready[p, w])\n",
+     ""),
+)
+PROVED_AT = dict(lanes=8, W=4, k=2)
+PLAYED_AT = dict(lanes=2, nodes=2, W=2, k=1)
+ABOUT = "inbox"
+PROVER = ("V201",)
+GRAPH = ("V201",)
+VALUES = True

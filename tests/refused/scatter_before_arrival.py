@@ -1,0 +1,12 @@
+"""A slot is placed before it has arrived."""
+SCHEDULE = "tide_ag"
+REPLACE = (
+    ("                for k in s.serial(\"k\", 0, moved(h)): s.wait(have[h, k].by(wrap(n + h, M), j))\n                end",
+     "                end"),
+)
+PROVED_AT = dict(lanes=8)
+PLAYED_AT = dict(lanes=2, nodes=2)
+ABOUT = "stage"
+PROVER = ("V201",)
+GRAPH = ("V201",)
+VALUES = True

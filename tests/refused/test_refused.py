@@ -1,0 +1,110 @@
+"""Every file beside this one is a schedule that must be refused; it says by which checkers, with which codes, and what about.
+
+SCHEDULE, REPLACE: the shipped schedule and the texts that are replaced in it. PROVED_AT, PLAYED_AT: lanes (and nodes) and knobs for the prover, which
+decides every M, and for the two checkers of small plans. ABOUT: the buffer or flag that a message must name. PROVER, GRAPH: codes; UNKNOWN: codes of
+claims on which the solver gives up, which is a refusal too. VALUES: whether the interpreter meets a wrong value or a deadlock.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tidec.interpret.machine import Policy, simulate
+from tidec.schedule.catalog import path, traced
+from tidec.schedule.program import Program
+from tidec.verify.graph import check
+
+HERE = Path(__file__).parent
+SEEDS = range(2 * len(Policy))
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One file: a mutant of a shipped schedule, and who must see it."""
+
+    name: str
+    title: str
+    schedule: str
+    replace: tuple[tuple[str, str], ...]
+    proved_at: dict[str, object]
+    played_at: dict[str, object]
+    about: str
+    prover: tuple[str, ...]
+    unknown: tuple[str, ...]
+    graph: tuple[str, ...]
+    values: bool
+
+    def program(self, at: dict[str, object]) -> Program:
+        text = path(self.schedule).read_text(encoding="utf-8")
+        for old, new in self.replace:
+            assert text.count(old) >= 1, f"{path(self.schedule).name} has no text {old!r}: bring {self.name}.py up to date"
+            text = text.replace(old, new)
+        return traced(self.schedule, source=text, **{k: v for k, v in at.items() if k != "nodes"})
+
+
+def load(file: Path) -> Refused:
+    scope: dict[str, object] = {}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), scope)
+    return Refused(
+        file.stem, scope["__doc__"].splitlines()[0], scope["SCHEDULE"], scope["REPLACE"], scope["PROVED_AT"], scope["PLAYED_AT"], scope["ABOUT"],
+        scope["PROVER"], scope.get("UNKNOWN", ()), scope["GRAPH"], scope["VALUES"],
+    )
+
+
+CASES = [load(f) for f in sorted(HERE.glob("*.py")) if not f.stem.startswith(("test_", "__"))]
+PARAMS = [pytest.param(c, id=c.name) for c in CASES]
+# Files of which the prover runs in the default suite, one a code.
+QUICK = {"slot_off_by_one", "stale_not_zeroed", "run_not_split", "credit_before_scatter", "credit_from_wrong_peer", "waits_for_itself", "promises_out_of_order",
+         "shard_freed_before_sent", "spare_reuse", "credit_for_later_waves", "width_three"}
+
+
+@pytest.mark.parametrize("case", PARAMS)
+def test_the_graph_sees_what_it_should(case: Refused) -> None:
+    report = check(case.program(case.played_at), case.played_at["nodes"])
+    assert report.codes == case.graph, "\n".join(map(str, report.problems))
+    if report.problems:
+        assert any(case.about in str(p) for p in report.problems), "\n".join(map(str, report.problems))
+
+
+@pytest.mark.parametrize("case", PARAMS)
+def test_the_interpreter_sees_what_it_should(case: Refused) -> None:
+    program = case.program(case.played_at)
+    runs = (simulate(program, case.played_at["nodes"], seed=seed) for seed in SEEDS)
+    problem = next((r.problem for r in runs if not r.is_ok), "")
+    assert bool(problem) == case.values, problem
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=[] if c.name in QUICK else [pytest.mark.slow]) for c in CASES])
+def test_the_prover_sees_what_it_should(case: Refused) -> None:
+    pytest.importorskip("z3")
+    from tidec.verify.obligation import Verdict
+    from tidec.verify.prove import prove
+
+    report = prove(case.program(case.proved_at))
+    refuted = {c.code for c in report.claims if c.verdict is Verdict.REFUTED}
+    unknown = {c.code for c in report.claims if c.verdict is Verdict.UNKNOWN}
+    assert set(case.prover) <= refuted, (sorted(refuted), sorted(unknown))
+    assert set(case.unknown) <= unknown, (sorted(refuted), sorted(unknown))
+    assert all(c.example for c in report.claims if c.verdict is Verdict.REFUTED)
+    if case.prover:
+        told = [f"{c.what}\n{c.diagnostic}" for c in report.claims if c.verdict is Verdict.REFUTED]
+        assert any(case.about in text for text in told), told
+    else:
+        assert report.verdict is (Verdict.UNKNOWN if case.unknown else Verdict.PROVED)
+
+
+def test_every_fault_is_seen_by_two_checkers_or_says_why_not() -> None:
+    alone = {c.name for c in CASES if bool(c.prover or c.unknown) + bool(c.graph) + c.values < 2}
+    # What a landing starts from is a matter of values: no order and no place is wrong.
+    assert alone == {"seed_every_wave", "seed_never"}
+
+
+def test_the_matrix_of_faults_and_checkers(golden) -> None:
+    lines = [f"{'fault':44}{'prover, every M':22}{'graph':18}{'values':8}about"]
+    for c in sorted(CASES, key=lambda c: (c.schedule, c.name)):
+        claims = " ".join([*c.prover, *(f"{u}?" for u in c.unknown)]) or "-"
+        lines.append(f"{c.schedule[5:] + ' ' + c.name:44}{claims:22}{' '.join(c.graph) or '-':18}{'wrong' if c.values else '-':8}{c.about}")
+    lines.append("")
+    golden("faults.txt", "\n".join(lines))
