@@ -39,6 +39,7 @@ class Run:
 def measure(command: list[str], cache: Path) -> Run:
     """Run a command to its end. Exits with its message where it fails."""
     environment = {**os.environ, "TIDEC_CACHE_DIR": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)    # Python keeps what it compiled, as it does for everybody
     with tempfile.TemporaryFile() as told:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=environment)

@@ -26,7 +26,7 @@ def test_a_relative_cache_folder_counts_from_the_working_folder(tmp_path, monkey
 def test_the_identity_is_the_same_twice_and_changes_with_the_solver(monkeypatch):
     before = key.prover_identity()
     assert key.prover_identity() == before and len(before) == 64
-    monkeypatch.setattr(key.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setattr("tidec.verify.solver.version", lambda: "0.0.1")
     assert key.prover_identity() != before
 
 

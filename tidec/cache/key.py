@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import metadata
 from pathlib import Path
 
 # The rooms whose text decides what a proof says: the tree, the language and the prover itself.
@@ -23,20 +22,18 @@ def cache_folder(*, asked: str = "", xdg: str = "", home: str = "~") -> Path:
 
 
 def prover_identity() -> str:
-    """64 hex digits that change with every byte of the tree, the language and the prover, and with the version of z3."""
+    """64 hex digits that change with every byte of the tree, the language and the prover, and with the version of z3.
+
+    Raises ModuleNotFoundError where z3 is missing: there is no prover then.
+    """
+    # Loaded here, because a machine without z3 has a cache too.
+    from tidec.verify.solver import version
+
     whole = hashlib.sha256()
     package = Path(__file__).resolve().parent.parent
     for room in _PROVER_ROOMS:
         for file in sorted((package / room).glob("*.py")):
             whole.update(f"{room}/{file.name}\0".encode())
             whole.update(hashlib.sha256(file.read_bytes()).digest())
-    whole.update(f"z3 {_version('z3-solver')}".encode())
+    whole.update(f"z3 {version()}".encode())
     return whole.hexdigest()
-
-
-def _version(distribution: str) -> str:
-    """The version of an installed distribution, "" where there is none; reading it imports nothing of it."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
