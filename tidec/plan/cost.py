@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidec.index import compiled, symbols
+from tidec.inputs.ask import Collective
 from tidec.plan.blocks import GRADIENTS, Blocks
 from tidec.plan.ir import Plan
 from tidec.plan.walk import RANK_AND_CALL
@@ -50,9 +51,9 @@ def cost(plan: Plan) -> Cost:
         if source in GRADIENTS:
             key = item.reads[0].key
             return _counted(key, compiled(key, names), lambda k: blocks.num_pieces(source, k))
-        if target is Block.PLACED:
-            return _constant(blocks.num_placed)
-        return _constant(1) if item.kind is OpKind.PUT and source is Block.SHARD else None
+        if plan.collective is Collective.REDUCE_SCATTER:
+            return None
+        return _constant(blocks.num_placed if target is Block.PLACED else 1)
 
     around = _round_loops(plan.program)
 
