@@ -7,6 +7,6 @@ REPLACE = (
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=3, W=2, k=1)
 ABOUT = "out"
-PROVER = ()
+PROVER = ("V104",)
 GRAPH = ()
 VALUES = True

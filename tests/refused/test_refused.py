@@ -95,10 +95,9 @@ def test_the_prover_sees_what_it_should(case: Refused) -> None:
         assert report.verdict is (Verdict.UNKNOWN if case.unknown else Verdict.PROVED)
 
 
-def test_every_fault_is_seen_by_two_checkers_or_says_why_not() -> None:
+def test_every_fault_is_seen_by_two_checkers() -> None:
     alone = {c.name for c in CASES if bool(c.prover or c.unknown) + bool(c.graph) + c.values < 2}
-    # What a landing starts from is a matter of values: no order and no place is wrong.
-    assert alone == {"seed_every_wave", "seed_never"}
+    assert not alone
 
 
 def test_the_matrix_of_faults_and_checkers(golden) -> None:
