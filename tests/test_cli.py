@@ -59,6 +59,7 @@ USAGE = {
     "prove-too-many-lanes": ["prove", "--schedule", "tide_rs", "--lanes", "73"],
     "prove-knob-of-another-schedule": ["prove", "--schedule", "tide_ag", "--lanes", "8", "--set", "W=4"],
     "prove-no-such-capability": ["prove", "--schedule", "tide_ag", "--lanes", "8", "--capability", "magic"],
+    "prove-capability-of-no-use": ["prove", "--schedule", "ring_ag", "--lanes", "8", "--capability", "nvls"],
     "sweep-with-lanes": ["prove", "--paper-sweep", "--lanes", "8"],
     "explain-nothing": ["explain"],
     "explain-both": ["explain", "V104", "--topo", "8x8"],

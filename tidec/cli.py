@@ -186,9 +186,9 @@ def _add_asked(page: argparse.ArgumentParser, *, is_required: bool = True) -> No
     page.add_argument("--group", metavar="FILE", required=is_required, help="the model's parameter groups, a tidec.group/1 file")
 
 
-def _add_knobs(page: argparse.ArgumentParser) -> None:
+def _add_knobs(page: argparse.ArgumentParser, *, default: str = "nvls where the topology says multicast, else p2p") -> None:
     page.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], help=_KNOB_HELP)
-    page.add_argument("--capability", metavar="p2p|nvls", help="how data moves in a node (default: nvls where the topology says multicast, else p2p)")
+    page.add_argument("--capability", metavar="p2p|nvls", help=f"how data moves in a node (default: {default})")
 
 
 def _add_compile(page: argparse.ArgumentParser) -> None:
@@ -208,7 +208,7 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
 def _add_prove(page: argparse.ArgumentParser) -> None:
     page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs")
     page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72")
-    _add_knobs(page)
+    _add_knobs(page, default="p2p")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write kept proofs")
     page.add_argument("--paper-sweep", action="store_true", help="count the base plans of the paper that the verifier accepts and refuses")
 

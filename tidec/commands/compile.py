@@ -10,7 +10,7 @@ from tidec.commands.answer import Answer
 from tidec.commands.asking import Asked, read_asked, read_budget, read_mode
 from tidec.commands.dump import Dump
 from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
-from tidec.commands.tell import bytes_text, count_text, table
+from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Collective
@@ -71,7 +71,7 @@ def _head(asked: Asked) -> str:
 def _table(compiled: Compiled) -> str:
     rows = []
     for group, outcomes in zip(compiled.groups, compiled.outcomes):
-        name, repeat = group.name, str(group.repeat)
+        name, repeat = short(group.name), str(group.repeat)
         for collective, o in zip(Collective, outcomes):
             if isinstance(o, Planned):
                 rows.append((name, repeat, spelt(collective), f"{len(o.report.claims):,}", o.report.verdict.value, o.plan.digest[:_DIGEST_SHOWN], bytes_text(o.plan.arena.bytes)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_asked
 from tidec.commands.stock import spelt, stock_fields
-from tidec.commands.tell import bytes_text, table
+from tidec.commands.tell import bytes_text, short, table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
@@ -107,9 +107,9 @@ def _of_bundle(folder: Path) -> _Explained:
 def _told(e: _Explained) -> Answer:
     layout_rows, cost_rows = [], []
     for row in e.rows:
-        layout_rows.append((row.name, str(row.repeat), *_layout_cells(row.layout)))
+        layout_rows.append((short(row.name), str(row.repeat), *_layout_cells(row.layout)))
         for collective, outcome in zip(Collective, row.outcomes):
-            cost_rows.append((row.name, spelt(collective), *_cost_cells(collective, outcome, row.layout)))
+            cost_rows.append((short(row.name), spelt(collective), *_cost_cells(collective, outcome, row.layout)))
     remarks = _remarks(e)
     text = "\n".join((
         table(("group", "repeat", "params", "shard", "landing", "padding", "empty", "unaligned"), layout_rows, right=range(1, 8)), "",

@@ -18,7 +18,7 @@ from tidec.schedule.catalog import function, names, traced
 from tidec.verify.obligation import Claim, Verdict
 from tidec.verify.prove import NoStore, Report, prove
 
-EXITS = {Verdict.PROVED: Exit.OK, Verdict.REFUTED: Exit.REFUTED, Verdict.VACUOUS: Exit.REFUTED, Verdict.UNKNOWN: Exit.UNKNOWN}
+_EXITS = {Verdict.PROVED: Exit.OK, Verdict.REFUTED: Exit.REFUTED, Verdict.VACUOUS: Exit.REFUTED, Verdict.UNKNOWN: Exit.UNKNOWN}
 _MAX_MESSAGES = 3
 
 
@@ -34,15 +34,17 @@ def run(
     if schedule is None or lanes is None:
         raise TidecError(Diagnostic("P001", "prove needs --schedule and --lanes, or --paper-sweep", help=f"the schedules are {', '.join(names())}"))
     num_lanes = read_count(lanes, option="--lanes", low=1, high=MAX_LANES)
-    lowering = choose(capability)
-    arguments = schedule_arguments(schedule, settings, num_lanes, lowering)
+    lowering = _lowering(capability)
+    arguments = _arguments(schedule, settings, num_lanes, lowering)
+    if capability is not None and "multicast" not in arguments:
+        raise TidecError(Diagnostic("P001", f"schedule {schedule} is the same for every capability", help="leave --capability out"))
     program = traced(schedule, num_lanes, **arguments)
     store = NoStore() if cache is None else open_proofs(cache, prover_identity())
     report = prove(program, store=store)
     return _answer(schedule, num_lanes, lowering, program.knobs, report, store.notes if isinstance(store, ProofStore) else [])
 
 
-def choose(capability: str | None) -> Lowering:
+def _lowering(capability: str | None) -> Lowering:
     """The lowering of that name, p2p where none is asked for. Raises P001."""
     for lowering in Lowering:
         if lowering.value == (capability or "p2p"):
@@ -50,7 +52,7 @@ def choose(capability: str | None) -> Lowering:
     raise TidecError(Diagnostic("P001", f"there is no capability {quoted(capability or '')}", help="write --capability p2p or --capability nvls"))
 
 
-def schedule_arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: Lowering) -> dict[str, object]:
+def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: Lowering) -> dict[str, object]:
     """The arguments of a schedule's function: its own knobs as set, or as they are by default. Raises P006 for a knob that it does not have."""
     wanted = [p for p in inspect.signature(function(schedule)).parameters.values() if p.kind is p.KEYWORD_ONLY]
     own = [p.name for p in wanted if p.name != "multicast"]
@@ -76,15 +78,15 @@ def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report:
     said = ", ".join(f"{n:,} {word}" for word, n in counts.items() if n)
     how = "known from the proof store" if report.from_store else f"in {report.seconds:.2f} s"
     scopes = " and ".join(dict.fromkeys(c.scope for c in report.claims))
-    text = "\n".join((head, "", claims_table(report.claims), "", f"{report.verdict.value}: {said} of {len(report.claims):,} claims for {scopes}, {how}"))
+    text = "\n".join((head, "", _table(report.claims), "", f"{report.verdict.value}: {said} of {len(report.claims):,} claims for {scopes}, {how}"))
     bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
     messages = [str(d) for d in bad[:_MAX_MESSAGES]]
     if len(bad) > _MAX_MESSAGES:
         messages.append(f"{len(bad) - _MAX_MESSAGES} more claims are not proved; --json lists them all")
-    return Answer(EXITS[report.verdict], fields, text, (*map(str, notes), *messages))
+    return Answer(_EXITS[report.verdict], fields, text, (*map(str, notes), *messages))
 
 
-def claims_table(claims: tuple[Claim, ...]) -> str:
+def _table(claims: tuple[Claim, ...]) -> str:
     """One line a code: how many claims have which verdict, and what they cost."""
     rows = []
     for code in sorted({c.code for c in claims}):
@@ -119,4 +121,4 @@ def _sweep() -> Answer:
         f"{verdict.value}: the premise that refuses them holds exactly where no two contributors of a wave meet, for every M >= 2;",
         f"enumeration disagrees on {found.disagreements} of {len(found.colliding) * (LAST_M - FIRST_M + 1):,} pairs, in {found.seconds:.2f} s",
     ))
-    return Answer(EXITS[verdict], fields, text)
+    return Answer(_EXITS[verdict], fields, text)

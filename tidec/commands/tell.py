@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_MAX_NAME = 40
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -18,6 +19,11 @@ def bytes_text(count: int) -> str:
 def count_text(count: int, noun: str) -> str:
     """1 group, 82 groups, 1,024 ranks."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith(("s", "ch", "x")) else "s")
+
+
+def short(name: str) -> str:
+    """A name as it stands in a table: cut where it is long."""
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 3] + "..."
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:

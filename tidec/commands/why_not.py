@@ -4,7 +4,7 @@ from __future__ import annotations
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_asked
 from tidec.commands.stock import kept, spelt, stock_fields, stock_summary
-from tidec.commands.tell import table
+from tidec.commands.tell import short, table
 from tidec.errors import Exit
 
 
@@ -19,7 +19,7 @@ def run(*, topo: str, group: str) -> Answer:
             entry["stock"] = stock_fields(stays[0].cause)
         for k in stays:
             entry[k.collective.value] = {"stock": stock_fields(k.cause)}
-            rows.append((g.name, str(g.repeat), spelt(k.collective), k.cause.reason))
+            rows.append((short(g.name), str(g.repeat), spelt(k.collective), k.cause.reason))
         groups.append(entry)
     if not rows:
         count = sum(g.repeat for g in signature.groups)
