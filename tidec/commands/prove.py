@@ -10,10 +10,9 @@ from tidec.commands.answer import Answer
 from tidec.commands.asking import read_count
 from tidec.commands.tell import table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
-from tidec.inputs.capability import Lowering
-from tidec.inputs.document import quoted
+from tidec.inputs.capability import Lowering, choose_lowering
 from tidec.inputs.knobs import Knobs, parse_knobs
-from tidec.inputs.topology import MAX_LANES
+from tidec.inputs.topology import MAX_LANES, Topology
 from tidec.schedule.catalog import function, names, traced
 from tidec.verify.obligation import Claim, Verdict
 from tidec.verify.prove import NoStore, Report, prove
@@ -34,7 +33,7 @@ def run(
     if schedule is None or lanes is None:
         raise TidecError(Diagnostic("P001", "prove needs --schedule and --lanes, or --paper-sweep", help=f"the schedules are {', '.join(names())}"))
     num_lanes = read_count(lanes, option="--lanes", low=1, high=MAX_LANES)
-    lowering = _lowering(capability)
+    lowering = choose_lowering(Topology(1, num_lanes), capability)
     arguments = _arguments(schedule, settings, num_lanes, lowering)
     if capability is not None and "multicast" not in arguments:
         raise TidecError(Diagnostic("P001", f"schedule {schedule} is the same for every capability", help="leave --capability out"))
@@ -42,14 +41,6 @@ def run(
     store = NoStore() if cache is None else open_proofs(cache, prover_identity())
     report = prove(program, store=store)
     return _answer(schedule, num_lanes, lowering, program.knobs, report, store.notes if isinstance(store, ProofStore) else [])
-
-
-def _lowering(capability: str | None) -> Lowering:
-    """The lowering of that name, p2p where none is asked for. Raises P001."""
-    for lowering in Lowering:
-        if lowering.value == (capability or "p2p"):
-            return lowering
-    raise TidecError(Diagnostic("P001", f"there is no capability {quoted(capability or '')}", help="write --capability p2p or --capability nvls"))
 
 
 def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: Lowering) -> dict[str, object]:
@@ -74,11 +65,11 @@ def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report:
               "counts": dict(report.counts()), "seconds": round(report.seconds, 3), "from_store": report.from_store, "claims": claims}
     spelt = " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in knobs if name != "multicast")
     head = f"{schedule} at {lanes} lane{'' if lanes == 1 else 's'}, {lowering.value}{', ' if spelt else ''}{spelt}"
-    counts = report.counts()
-    said = ", ".join(f"{n:,} {word}" for word, n in counts.items() if n)
+    counts = {word: n for word, n in report.counts().items() if n}
+    said = f"all {len(report.claims):,}" if len(counts) == 1 else f"{', '.join(f'{n:,} {word}' for word, n in counts.items())} of {len(report.claims):,}"
     how = "known from the proof store" if report.from_store else f"in {report.seconds:.2f} s"
     scopes = " and ".join(dict.fromkeys(c.scope for c in report.claims))
-    text = "\n".join((head, "", _table(report.claims), "", f"{report.verdict.value}: {said} of {len(report.claims):,} claims for {scopes}, {how}"))
+    text = "\n".join((head, "", _table(report.claims), "", f"{report.verdict.value}: {said} claims, for {scopes}, {how}"))
     bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
     messages = [str(d) for d in bad[:_MAX_MESSAGES]]
     if len(bad) > _MAX_MESSAGES:
