@@ -69,7 +69,7 @@ def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report:
     said = f"all {len(report.claims):,}" if len(counts) == 1 else f"{', '.join(f'{n:,} {word}' for word, n in counts.items())} of {len(report.claims):,}"
     how = "known from the proof store" if report.from_store else f"in {report.seconds:.2f} s"
     scopes = " and ".join(dict.fromkeys(c.scope for c in report.claims))
-    text = "\n".join((head, "", _table(report.claims), "", f"{report.verdict.value}: {said} claims, for {scopes}, {how}"))
+    text = "\n".join((head, "", claims_table(report.claims), "", f"{report.verdict.value}: {said} claims, for {scopes}, {how}"))
     bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
     messages = [str(d) for d in bad[:_MAX_MESSAGES]]
     if len(bad) > _MAX_MESSAGES:
@@ -77,7 +77,7 @@ def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report:
     return Answer(_EXITS[report.verdict], fields, text, (*map(str, notes), *messages))
 
 
-def _table(claims: tuple[Claim, ...]) -> str:
+def claims_table(claims: tuple[Claim, ...]) -> str:
     """One line a code: how many claims have which verdict, and what they cost."""
     rows = []
     for code in sorted({c.code for c in claims}):
