@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidec.verify import solver
@@ -22,10 +22,19 @@ class Finding:
     outcome: Outcome
 
 
+# Is told of every finding: its code, what it is about, the verdict, and a function that gives it as SMT-LIB 2 (unsatisfiable = proved).
+Listener = Callable[[str, str, Verdict, Callable[[], str]], None]
+
+
+def nobody(code: str, what: str, verdict: Verdict, script: Callable[[], str]) -> None:
+    """The listener that does not listen."""
+
+
 class Judge:
     """Decides obligations of one branch and collects the findings. first_only: stop at the first one that is not proved."""
 
-    def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT):
+    def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT, listener: Listener = nobody):
+        self.listener = listener
         self.terms, self.nodes, self.base, self.rlimit = terms, nodes, base, rlimit
         self.first_only = first_only
         self.findings: list[Finding] = []
@@ -37,9 +46,11 @@ class Judge:
         """Since the judge began: stating and solving."""
         return time.perf_counter() - self._start
 
+    def _full(self, o: Obligation) -> Obligation:
+        return Obligation(o.code, o.what, (*self.base, *o.assume), o.goal, o.instances, o.may_be_empty)
+
     def _decide(self, o: Obligation) -> Outcome:
-        full = Obligation(o.code, o.what, (*self.base, *o.assume), o.goal, o.instances, o.may_be_empty)
-        return solver.decide(self.terms, full, self.nodes, self.rlimit)
+        return solver.decide(self.terms, self._full(o), self.nodes, self.rlimit)
 
     def possible(self, assume: Iterable[Bool]) -> Verdict:
         """PROVED if the assumption has a model under the premises, VACUOUS if it has none."""
@@ -79,12 +90,13 @@ class Judge:
         """Keeps a finding that `holds` has proved."""
         self._keep(obligation, Outcome(Verdict.PROVED, None, 0, 0.0))
 
-    def empty(self, code: str, what: str) -> None:
-        """Keeps that two accesses never meet, which is proved."""
-        self._keep(Obligation(code, f"{what}: never in one block", (), True, (), True), Outcome(Verdict.PROVED, None, 0, 0.0))
+    def empty(self, code: str, what: str, assume: Iterable[Bool]) -> None:
+        """Keeps that two accesses never meet, which `never` has proved."""
+        self._keep(Obligation(code, f"{what}: never in one block", tuple(assume), False, (), True), Outcome(Verdict.PROVED, None, 0, 0.0))
 
     def _keep(self, obligation: Obligation, outcome: Outcome) -> bool:
         self.findings.append(Finding(obligation, outcome))
+        self.listener(obligation.code, obligation.what, outcome.verdict, lambda: solver.script(self.terms, self._full(obligation)))
         good = outcome.verdict is Verdict.PROVED
         if not good and self.first_only:
             raise Stop

@@ -196,7 +196,11 @@ def _is_heard(w: World, judge: Judge, s: Statement, c: Cell, accesses: list[tupl
                 continue
             u = Values({"M": w.nodes, **{x: v[x] for x in b.names}, "n": w.read(c.node, v), "j": lane, "e": call})
             ways.append(t.every([*w.domain(b, u), *w.same_cell(c, v, cb, u), t.equal(w.use(s, c, v), w.use(b, cb, u))]))
-    return bool(ways) and judge.holds(Obligation("V104", f"{c.buffer}: {s.op.label} is read", tuple(w.domain(s, v)), t.some(ways)))
+    obligation = Obligation("V201", f"{c.buffer}: what {s.op.label} writes is read in the same use", tuple(w.domain(s, v)), t.some(ways))
+    if not ways or not judge.holds(obligation):
+        return False
+    judge.accept(obligation)
+    return True
 
 
 def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[Statement, Cell, bool], second: tuple[Statement, Cell, bool]) -> None:
@@ -214,7 +218,7 @@ def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[S
     what = f"{buffer}: {a.op.label}, {b.op.label}: {kinds[wa, wb]}"
     shown = (w.instance("first", a, u, event), w.instance("then", b, v))
     if t.every(assume) is False or judge.never(assume):
-        judge.empty(code, what)
+        judge.empty(code, what, assume)
         return
     nearest = before.hops(a, event).get(b.op.stream, FAR)
     for depth in range(min(nearest, DEPTH), DEPTH + 1):

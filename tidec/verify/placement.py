@@ -162,7 +162,7 @@ def check_written(w: World, judge: Judge) -> None:
             what = f"{name}: what {b.op.label} reads was written"
             shown = (w.instance("reads", b, v),)
             if w.lanes == 1 and any(x is OTHERS for x in cell.key):
-                judge.empty("V107", what)
+                judge.empty("V107", what, (False,))
                 continue
             if buffer.found:
                 at = Values({"M": w.nodes, "n": w.read(cell.node, v), "j": w.read(cell.lane, v), "e": use[0], **{f"#{d.name}": k for d, k in zip(buffer.dims, key)}})

@@ -13,7 +13,7 @@ from tidec.schedule.program import Program, digest
 from tidec.verify.confirm import confirmed
 from tidec.verify.coverage import check_covers, check_stale
 from tidec.verify.families import World
-from tidec.verify.judge import Judge, Stop
+from tidec.verify.judge import Judge, Listener, Stop, nobody
 from tidec.verify.messages import explained
 from tidec.verify.obligation import Claim, Verdict
 from tidec.verify.order import check_flags, check_races
@@ -72,12 +72,16 @@ class Report:
         return {v.value: sum(c.verdict is v for c in self.claims) for v in Verdict}
 
 
-def prove(program: Program, *, with_premises: bool = False, nodes: int | AnyNodes = ANY, store: Store = NoStore(), first_only: bool = False, rlimit: int = RLIMIT) -> Report:
+def prove(
+    program: Program, *, with_premises: bool = False, nodes: int | AnyNodes = ANY, store: Store = NoStore(), first_only: bool = False, rlimit: int = RLIMIT,
+    listener: Listener = nobody,
+) -> Report:
     """Decides every claim of placement and order of a program.
 
     with_premises: under the program's premises on M (a wave width that does not divide the lanes), else without them.
     nodes: that node count alone, which is how a premise that fails is shown; default every M.
     first_only: stop at the first claim that is not proved. rlimit: solver steps a claim; a claim that needs more is unknown.
+    listener: is told of every finding that is decided here, and can have it as SMT-LIB 2 for another solver.
     """
     pinned = isinstance(nodes, int)
     claims: list[Claim] = []
@@ -93,7 +97,7 @@ def prove(program: Program, *, with_premises: bool = False, nodes: int | AnyNode
         found = _from_store(store.get(key), scope)
         if not found:
             known = False
-            found, spent = _decide(branch, nodes if pinned else 1 if single_node else 0, premises, scope, first_only, rlimit)
+            found, spent = _decide(branch, nodes if pinned else 1 if single_node else 0, premises, scope, first_only, rlimit, listener)
             seconds += spent
             if all(c.verdict is Verdict.PROVED for c in found):
                 store.put(key, json.dumps([[c.code, c.what] for c in found], separators=(",", ":")))
@@ -112,12 +116,12 @@ def _from_store(kept: str, scope: str) -> list[Claim]:
     return [Claim(code, what, scope, Verdict.PROVED, 0.0) for code, what in json.loads(kept)] if kept else []
 
 
-def _decide(branch: Program, nodes: int, premises: tuple, scope: str, first_only: bool, rlimit: int) -> tuple[list[Claim], float]:
+def _decide(branch: Program, nodes: int, premises: tuple, scope: str, first_only: bool, rlimit: int, listener: Listener) -> tuple[list[Claim], float]:
     terms = Terms()
     m = nodes or terms.var("M")
     world = World(branch, terms, m)
     base = (terms.le(2, m), *(terms.read(p, Values({"M": m})) for p in premises))
-    judge = Judge(terms, m, () if nodes else base, first_only, rlimit)
+    judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener)
     try:
         for check in CHECKS:
             check(world, judge)
