@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,14 +72,10 @@ def test_a_store_that_cannot_be_written_says_so_once(tmp_path):
     assert [n.code for n in store.notes] == ["E003"]
 
 
-def test_a_full_disk_costs_a_note(tmp_path):
+def test_a_full_disk_costs_a_note(tmp_path, full_disk):
     store = open_proofs(tmp_path / "cache", "prover")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
-    try:
+    with full_disk():
         store.put("class", "longer than the disk")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [n.code for n in store.notes] == ["E003"] and list(store.folder.iterdir()) == []
 
 
