@@ -2,6 +2,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,16 @@ def test_what_the_echo_covered_is_told(told, group, monkeypatch):
     for topology, ranks, want in (("12x2", 24, "on all 24 ranks"), ("12x2", 10, "on 10 of 24 ranks"), ("1x1", 1, "on 1 rank")):
         monkeypatch.setattr("tidec.pipeline.check_echo", lambda sources, plans, ranks=ranks: EchoReport(ranks, 123, "0" * 64))
         assert f"\nthe compiled echo equals the plans: 123 steps {want}\n" in told("compile", "--topo", topology, "--group", group(SMALL))
+
+
+def test_a_missing_compiler_or_template_engine_says_how_to_get_it(told, golden, group, monkeypatch):
+    ask = ("compile", "--topo", "2x2", "--group", group(SMALL))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    golden("cli/compile-no-compiler.txt", told(*ask))
+    assert told(*ask, "--no-echo").endswith("exit 0\n")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    golden("cli/compile-no-jinja2.txt", told(*ask, "--no-echo"))
 
 
 def test_a_premise_that_fails_is_refuted_with_its_own_node_count(told, golden, group):
