@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import os
 import subprocess
 import sys
@@ -158,3 +159,11 @@ def test_help_needs_at_most_150_ms():
     assert "usage: tidec" in python("-m", "tidec", "--help").stdout
     nothing = seconds("-c", "pass")
     assert seconds("-m", "tidec", "--help") <= max(0.15, 6 * nothing)
+
+
+def test_no_folder_of_tests_is_skipped(pytestconfig):
+    """pytest leaves out folders named build of its own accord; every folder that holds tests must be walked."""
+    skipped = pytestconfig.getini("norecursedirs")
+    folders = {part for p in files("tests", ".py") if p.name.startswith("test_") for part in p.relative_to(ROOT / "tests").parts[:-1]}
+    assert "build" in folders
+    assert not [f for f in folders if any(fnmatch.fnmatch(f, pattern) for pattern in skipped)]
