@@ -1,9 +1,12 @@
 """TIDE's all-gather: every shard lands at its final address on every rank.
 
-M nodes, L lanes, n node, j lane, e call, h slots held when a round starts, q slot of the stage (q = 0 is the own shard), o destination lane.
+M nodes, L lanes, n node, j lane, e call, h slots held when a round starts, k slot of a round, x group of its slots, q slot of the stage (q = 0 is
+the own shard), o destination lane.
 Nodes exchange slots by recursive doubling on their rail (Bruck: any M), copy engines place them in the node. Paper section 3.
 """
-from tidec.schedule.idioms import ALL, NODE, RAIL, Block, back, least, most, no, top2, where, wrap
+from tidec.schedule.idioms import ALL, NODE, RAIL, Block, back, every, least, most, no, times, top2, where, wrap
+
+GROUPS = 4                                                     # of the last round's slots, placed one after the other as they arrive
 
 
 def tide_ag(s, *, cast=False, multicast=False):
@@ -11,13 +14,17 @@ def tide_ag(s, *, cast=False, multicast=False):
     (n, j), e = s.here, s.call                                 # rank and call are symbols
 
     def moved(h):      return least(h, M - h)                  # slots that move in the round that starts with h held
+    def last(h):       return 2*h >= M
+    def cut(h, x):     return where(last(h), times(x, moved(h), GROUPS + 1) // GROUPS, where(x.eq(0), 0, moved(h)))     # where group x begins
     def came(q):       return dict(h=top2(q), k=q - top2(q))   # the round and the place in which slot q arrived
+    def group(h, k):   return sum((where(every(last(h), k >= times(x, moved(h), GROUPS) // GROUPS), 1, 0) for x in range(1, GROUPS)), 0)
+    def placed(q):     return dict(**came(q), x=group(**came(q)))
 
     shard = s.input ("shard", Block.SHARD,  one=1,                     holds=lambda _: (n, j))
     stage = s.buffer("stage", Block.SHARD,  slot=(0 if cast else 1, M), holds=lambda q: (wrap(n + q, M), j),
                      found=lambda q: dict(n=where(q.eq(0), n, wrap(n + top2(q), M)), j=j, **came(q)))
     land  = s.output("land",  Block.PLACED, bank=2, node=M, lane=L,    holds=lambda b, m, i: (m, i),
-                     found=lambda b, m, i: dict(n=n, j=i, o=j, **came(back(m - n, M))))
+                     found=lambda b, m, i: dict(n=n, j=i, o=j, **placed(back(m - n, M))))
     room     = s.flag("room", NODE)                            # my landing may be overwritten
     credit   = s.flag("credit", RAIL, on=dict(h=("x2", M)))    # my stage may be overwritten, told to the sender of round h
     have     = s.flag("have", RAIL, on=dict(h=("x2", M)), k=(0, moved))
@@ -60,13 +67,16 @@ def tide_ag(s, *, cast=False, multicast=False):
         s.join()
         with s.when(no(s.single_node)):
             for h in s.doubling("h", M):
-                for k in s.serial("k", 0, moved(h)): s.wait(have[h, k].by(wrap(n + h, M), j))
-                end = M - n - h                                # slots from here on belong to node 0, 1, ...
-                for o in everywhere():
-                    for k in s.run("k", 0, least(moved(h), end)): place(stage[h + k], n + h + k, o)
-                for o in everywhere():
-                    for k in s.run("k", most(0, end), moved(h)): place(stage[h + k], n + h + k - M, o)
-                s.join()
+                turn = M - n - h                               # slots from here on belong to node 0, 1, ...
+                for x in s.serial("x", 0, where(last(h), GROUPS, 1)):
+                    lo, hi = cut(h, x), cut(h, x + 1)
+                    with s.when(lo < hi):
+                        for k in s.serial("k", lo, hi): s.wait(have[h, k].by(wrap(n + h, M), j))
+                        for o in everywhere():
+                            for k in s.run("k", lo, least(hi, turn)): place(stage[h + k], n + h + k, o)
+                        for o in everywhere():
+                            for k in s.run("k", most(lo, turn), hi): place(stage[h + k], n + h + k - M, o)
+                        s.join()
         s.signal(scattered)
         for i in s.all_lanes("i"): s.signal(done.at(n, i))
 

@@ -105,7 +105,7 @@ def rows_swapped(plan: Plan, rank: int, step: Step) -> Step:
 
 
 @pytest.mark.parametrize(("collective", "topo", "change", "where"), [
-    (GATHER, "2x2", landing_offsets_swapped, "parameter 0"), (GATHER, "3x1", destination_nodes_swapped, "landing"), (GATHER, "4x2", rows_swapped, "landing"),
+    (GATHER, "2x2", landing_offsets_swapped, "parameter 0"), (GATHER, "3x1", destination_nodes_swapped, "landing"), (GATHER, "5x2", rows_swapped, "landing"),
     (REDUCE, "2x3", destination_lanes_swapped, "output"), (REDUCE, "3x1", destination_nodes_swapped, "output"), (REDUCE, "2x2", rows_swapped, "output"),
 ])
 def test_row_20_two_exchanged_places_are_seen_on_bytes(collective, topo, change, where):

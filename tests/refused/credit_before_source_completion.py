@@ -5,7 +5,7 @@ REPLACE = (
      "pass"),
 )
 PROVED_AT = dict(lanes=8)
-PLAYED_AT = dict(lanes=2, nodes=4)
+PLAYED_AT = dict(lanes=2, nodes=7)
 ABOUT = "stage"
 PROVER = ("V205",)
 GRAPH = ("V205",)

@@ -1,9 +1,9 @@
 """One run of copies passes node M - 1: its rows do not advance evenly."""
 SCHEDULE = "tide_ag"
 REPLACE = (
-    ("least(moved(h), end)",
-     "moved(h)"),
-    ("                for o in everywhere():\n                    for k in s.run(\"k\", most(0, end), moved(h)): place(stage[h + k], n + h + k - M, o)\n",
+    ("least(hi, turn)",
+     "hi"),
+    ("                        for o in everywhere():\n                            for k in s.run(\"k\", most(lo, turn), hi): place(stage[h + k], n + h + k - M, o)\n",
      ""),
 )
 PROVED_AT = dict(lanes=8)
