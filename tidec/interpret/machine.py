@@ -16,11 +16,11 @@ from enum import Enum
 from itertools import product
 
 from tidec.index import evaluate
-from tidec.interpret.provenance import FREED, TORN, UNWRITTEN, ZERO, Value, contract_key, difference, expected, handed_in
+from tidec.interpret.provenance import FREED, TORN, UNWRITTEN, ZERO, Value, contract_key, difference, expected, handed_in, named
 from tidec.interpret.provenance import seed as seed_of
 from tidec.interpret.unfold import Place, Point, Rank, UnfoldError, Unfolding, show_counter, show_place, unfold
 from tidec.schedule.branch import branch
-from tidec.schedule.program import Event, Kind, OpKind, Program, statements
+from tidec.schedule.program import Block, Event, Kind, OpKind, Program, statements
 
 
 class Policy(Enum):
@@ -325,8 +325,11 @@ class _Machine:
         if not 0 <= call < self.calls:
             return
         name, node, lane, _, *key = place
-        block = self.buffers[name].block
-        wanted = expected(block, node, lane, tuple(key), call, nodes=self.u.nodes, lanes=self.u.program.lanes)
+        buffer, block = self.buffers[name], self.buffers[name].block
+        if block is Block.SHARD:
+            wanted = named(buffer.holds, buffer.dims, node, lane, tuple(key), call, nodes=self.u.nodes)
+        else:
+            wanted = expected(block, node, lane, tuple(key), call, nodes=self.u.nodes, lanes=self.u.program.lanes)
         if wrong := difference(value, wanted):
             raise _Stop(f"call {call}: {show_place(place)} {wrong}{self.first_torn}")
         self.outputs[call, name, node, lane, contract_key(block, tuple(key))] = value

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from tidec.schedule.program import Block
+from tidec.index import Index, evaluate
+from tidec.schedule.program import Block, Dim
 
 
 class Token(NamedTuple):
@@ -45,8 +46,17 @@ def handed_in(block: Block, node: int, lane: int, key: tuple[int, ...], call: in
 
 
 def contract_key(block: Block, key: tuple[int, ...]) -> tuple[int, ...]:
-    """The part of an output block's key that the contract speaks of: a landing's bank is not."""
-    return key[-2:] if block is Block.PLACED else key
+    """The part of an output block's key that the contract speaks of: a landing's bank, which comes first, is not."""
+    return key[1:] if block in (Block.PLACED, Block.SHARD) else key
+
+
+def named(holds: tuple[Index, ...], dims: tuple[Dim, ...], node: int, lane: int, key: tuple[int, ...], call: int, *, nodes: int) -> Value:
+    """What the buffer's own words say that block `key` holds on rank (node, lane) in a call: the shard of one rank.
+
+    For outputs of packed shards, whose order is the schedule's to choose.
+    """
+    at = {"M": nodes, "n": node, "j": lane, "e": call, **{f"#{d.name}": k for d, k in zip(dims, key, strict=True)}}
+    return handed_in(Block.SHARD, *(evaluate(x, at) for x in holds), (), call)
 
 
 def expected(block: Block, node: int, lane: int, key: tuple[int, ...], call: int, *, nodes: int, lanes: int) -> Value:
