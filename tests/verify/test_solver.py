@@ -63,3 +63,19 @@ def test_the_same_claim_takes_the_same_steps_every_time():
         return decide(t, Obligation("V104", "", (t.le(1, c), t.lt(c, d), t.le(d, t.add(c, 7)), t.le(d, m), same), False), m).steps
 
     assert steps() == steps() > 0
+
+
+def test_a_claim_that_is_too_hard_is_decided_residue_by_residue(monkeypatch):
+    monkeypatch.setattr("tidec.verify.judge.FIRST_TRY", 1)
+    t = Terms()
+    m, w, c = t.var("M"), t.var("z.w"), t.var("z.c")
+    point = Values({"M": m, "e": 0, "n": 0, "j": 0, "w": w, "c": c})
+    first = t.add(1, w, 5)
+    holds = t.equal((t.mod(t.add(first, 3), 8),), (t.mod(t.add(t.scale(w, 5), 4), 8),))
+    fails = t.lt(t.mod(t.add(t.scale(first, 3), c), 8), 7)
+    judge = Judge(t, m, (t.le(2, m), t.le(0, w), t.equal((c,), (t.mod(t.scale(w, 2), 8),))))
+    for goal, verdict in ((t.every((holds, t.le(0, t.mod(c, 8)))), Verdict.PROVED), (fails, Verdict.REFUTED)):
+        judge.claim(Obligation("V107", "", (), goal, (Instance("skipped", 0, point, ("w", "c")),), may_be_empty=True, residues=((w, 8),)))
+        assert judge.findings[-1].outcome.verdict is verdict
+    indices = judge.findings[-1].outcome.example.instances[0][2]
+    assert (3 * (5 * indices["w"] + 1) + indices["c"]) % 8 == 7 and indices["c"] == 2 * indices["w"] % 8

@@ -113,3 +113,16 @@ def test_top2_is_at_most_its_argument_and_more_than_half_of_it():
         solver.from_string(smt2([*asserted, *with_powers(t, asserted)]))
         assert solver.check() == z3.unsat
     assert [t.top2(v) for v in (0, 1, 2, 3, 13, 16)] == [0, 1, 2, 2, 8, 16]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_replacing_a_term_keeps_the_value(seed):
+    rng = random.Random(2000 + seed)
+    tree = random_cond(rng, 3)
+    t = Terms()
+    variables = {x: t.var(x) for x in NAMES}
+    term = t.read(tree, Values(variables))
+    taken_apart = t.replace(term, {variables["n"]: t.add(3, t.var("q"), 8)})
+    for _ in range(15):
+        env = {"M": rng.randint(-9, 20), "c": rng.randint(-9, 20), "q": rng.randint(-3, 3)}
+        assert evaluate_term(taken_apart, env) == evaluate(tree, {**env, "n": 8 * env["q"] + 3}), f"seed {seed}, {tree}, {env}"

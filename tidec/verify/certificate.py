@@ -26,8 +26,9 @@ class Proved:
 
 
 def certify(plan: Plan, report: Report) -> Proved:
-    """The plan as proved. Raises TidecError with the message of every claim that is not."""
-    bad = [c.diagnostic for c in report.claims if c.verdict is not Verdict.PROVED]
+    """The plan as proved. Raises TidecError with the message of every claim that is not: refuted ones first, then vacuous, then unknown ones."""
+    order = (Verdict.REFUTED, Verdict.VACUOUS, Verdict.UNKNOWN)
+    bad = [c.diagnostic for verdict in order for c in report.claims if c.verdict is verdict]
     if bad:
         raise TidecError(*bad)
     certificate = {

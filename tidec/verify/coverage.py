@@ -126,7 +126,8 @@ def _skipped(w: World, judge: Judge, buffer: Buffer, access: Access, writers: li
         for case in w.reads(skipped_where, x):
             judge.claim(Obligation(
                 "V107", f"{buffer.name}: {s.op.label} is skipped only where something is written, diagonal {d}",
-                (*w.domain(s, x, conds=False), case, *side), written, (w.instance("skipped", s, x),), may_be_empty=True))
+                (*w.domain(s, x, conds=False), case, *side), written, (w.instance("skipped", s, x),), may_be_empty=True,
+                residues=tuple((x[l.name], w.lanes) for l in s.loops if isinstance(x[l.name], Term) and not isinstance(l.hi, int))))
 
 
 def _guards(s: Statement) -> tuple[list[object], list[object]]:

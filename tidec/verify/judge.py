@@ -1,13 +1,17 @@
 """Asks the solver and keeps what it said: every obligation becomes a finding, none is lost."""
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidec.verify import solver
 from tidec.verify.obligation import Obligation, Outcome, Verdict
-from tidec.verify.terms import Bool, Int, Terms
+from tidec.verify.terms import Bool, Int, Terms, Values
+
+
+FIRST_TRY = 300_000        # solver steps before an obligation with residues is taken apart
 
 
 class Stop(Exception):
@@ -47,10 +51,28 @@ class Judge:
         return time.perf_counter() - self._start
 
     def _full(self, o: Obligation) -> Obligation:
-        return Obligation(o.code, o.what, (*self.base, *o.assume), o.goal, o.instances, o.may_be_empty)
+        return replace(o, assume=(*self.base, *o.assume))
 
     def _decide(self, o: Obligation) -> Outcome:
-        return solver.decide(self.terms, self._full(o), self.nodes, self.rlimit)
+        full = self._full(o)
+        if not o.residues:
+            return solver.decide(self.terms, full, self.nodes, self.rlimit)
+        whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, FIRST_TRY))
+        return whole if whole.verdict is not Verdict.UNKNOWN else self._by_residues(full, whole)
+
+    def _by_residues(self, o: Obligation, spent: Outcome) -> Outcome:
+        """The obligation once for every residue of its hard unknowns, where remainders of them are constants."""
+        steps, seconds = spent.steps, spent.seconds
+        for rests in itertools.product(*(range(m) for _, m in o.residues)):
+            known = {x: self.terms.add(rest, self.terms.var(f"{x.args[0]}/{m}"), m) for (x, m), rest in zip(o.residues, rests)}
+            case = replace(
+                o, assume=tuple(self.terms.replace(a, known) for a in o.assume), goal=self.terms.replace(o.goal, known),
+                instances=tuple(replace(i, values=Values({k: self.terms.replace(x, known) for k, x in i.values.at.items()})) for i in o.instances))
+            found = solver.decide(self.terms, case, self.nodes, self.rlimit)
+            steps, seconds = steps + found.steps, seconds + found.seconds
+            if found.verdict is not Verdict.PROVED:
+                return replace(found, steps=steps, seconds=seconds)
+        return Outcome(Verdict.PROVED, None, steps, seconds)
 
     def possible(self, assume: Iterable[Bool]) -> Verdict:
         """PROVED if the assumption has a model under the premises, VACUOUS if it has none."""

@@ -7,7 +7,7 @@ from enum import Enum
 
 from tidec.errors import Diagnostic, Spot
 from tidec.schedule.program import Event
-from tidec.verify.terms import Bool, Values
+from tidec.verify.terms import Bool, Term, Values
 
 
 class Verdict(Enum):
@@ -34,6 +34,7 @@ class Instance:
 class Obligation:
     """`assume` implies `goal`, for all values of the unknowns.
 
+    residues: unknowns and moduli; if the claim is too hard as it stands, it is decided once for every residue of each.
     may_be_empty: the assumption says that two families meet, and they may never do; else an assumption without a model is V902.
     """
 
@@ -43,6 +44,7 @@ class Obligation:
     goal: Bool
     instances: tuple[Instance, ...] = ()
     may_be_empty: bool = False
+    residues: tuple[tuple[Term, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,43 @@ class Terms:
     def pow2(self, a: Int) -> Bool:
         return a > 0 and a & (a - 1) == 0 if not isinstance(a, Term) else self._make(Form.POW2, a)
 
+    def replace(self, root: object, known: dict[Term, Int | Bool]) -> Int | Bool:
+        """The term with some terms replaced by others, folded again. `known` grows by what was rebuilt."""
+        for t in closure((root,)):
+            if t in known:
+                continue
+            new = [known[c] if isinstance(c, Term) else c for c in _children(t)]
+            known[t] = t if all(a is b for a, b in zip(new, _children(t))) else self._rebuilt(t, new)
+        return known[root] if isinstance(root, Term) else root
+
+    def _rebuilt(self, t: Term, new: list) -> Int | Bool:
+        match t.form:
+            case Form.SUM:
+                total: Int = t.args[0]
+                for x, (_, factor) in zip(new, t.args[1]):
+                    total = self.add(total, x, factor)
+                return total
+            case Form.DIV:
+                return self.div(new[0], t.args[1])
+            case Form.MOD:
+                return self.mod(new[0], t.args[1])
+            case Form.ITE:
+                return self.ite(new[0], new[1], new[2])
+            case Form.TOP2:
+                return self.top2(new[0])
+            case Form.LE0:
+                return self.le(new[0], 0)
+            case Form.EQ0:
+                return self.eq(new[0], 0)
+            case Form.POW2:
+                return self.pow2(new[0])
+            case Form.AND:
+                return self.every(new)
+            case Form.OR:
+                return self.some(new)
+        assert t.form is Form.NOT
+        return self.no(new[0])
+
     # ---- reading index expressions
 
     def read(self, node: object, values: Values) -> Int | Bool:

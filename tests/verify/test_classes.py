@@ -1,0 +1,51 @@
+"""Every class of the reduce-scatter at eight lanes, for every M that does not collide: all widths, rounds, passes and outboxes."""
+import random
+
+import pytest
+
+from tidec.schedule.catalog import traced
+from tidec.verify.obligation import Verdict
+from tidec.verify.prove import prove
+
+LANES = 8
+
+
+def outbox_of_two_rounds(width: int, k: int) -> int:
+    """Paper eq. 9 for many waves: the most transfers of two consecutive rounds."""
+    rounds = [min(k, width - first) for first in range(0, width, k)] * 2
+    return max(a + b for a, b in zip(rounds, rounds[1:]))
+
+
+CLASSES = [
+    (width, k, n_part, n_out)
+    for width in range(1, LANES + 1) for k in range(1, width + 1) for n_part in range(1, 5)
+    for n_out in dict.fromkeys(("full", k, 2 * k, outbox_of_two_rounds(width, k)))
+]
+TENTH = set(random.Random(20).sample(CLASSES, len(CLASSES) // 10))
+
+
+class Kept(dict):
+    """The branch of one node is the same for many classes."""
+
+    def get(self, key):
+        return super().get(key, "")
+
+    def put(self, key, value):
+        self[key] = value
+
+
+KEPT = Kept()
+
+
+def test_the_outbox_of_two_rounds_is_equation_9():
+    assert outbox_of_two_rounds(8, 4) == 8
+    assert outbox_of_two_rounds(8, 5) == 8
+    assert outbox_of_two_rounds(7, 3) == 6
+    assert len(CLASSES) == 480
+
+
+@pytest.mark.parametrize(("width", "k", "n_part", "n_out"), [pytest.param(*c, marks=() if c in TENTH else pytest.mark.slow) for c in CLASSES])
+def test_every_claim_of_a_class_is_proved(width, k, n_part, n_out):
+    report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT)
+    assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED]
+    assert report.counts()["proved"] > 300
