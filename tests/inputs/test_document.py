@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.document import nearest, parse, plain_text
+from tidec.inputs.document import nearest, parse, plain_text, read_file
 
 
 def refusal(text: str) -> str:
@@ -76,3 +76,8 @@ def test_the_nearest_word_ignores_case():
     assert nearest("w", ("W", "stripes")) == "W"
     assert nearest("shpae", ("name", "shape")) == "shape"
     assert nearest("?", ("name",)) == "name"
+
+
+def test_a_file_without_end_is_refused_at_once():
+    with pytest.raises(TidecError, match="P002 malformed.*larger than 16 MiB"):
+        read_file("/dev/zero")

@@ -106,3 +106,10 @@ def test_a_budget_that_is_too_small_is_unknown_and_says_so():
 def test_an_unknown_schedule_is_a_usage_error():
     with pytest.raises(TidecError, match="P001"):
         traced("tide_xx", 8)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 9, 16])
+def test_one_node_count_is_proved_although_some_ops_never_run_there(nodes):
+    report = prove(traced("tide_rs", 8, W=4, k=2), nodes=nodes)
+    assert report.verdict is Verdict.PROVED
+    assert {c.scope for c in report.claims} == {f"M = {nodes}"}

@@ -6,7 +6,8 @@ import z3
 
 from tidec.index import Node, back, every, evaluate, least, most, no, some, symbol, top2, where, wrap
 from tidec.verify.solver import evaluate_term
-from tidec.verify.terms import Terms, Values, smt2, with_powers
+from tidec.verify.smtlib import smt2, with_powers
+from tidec.verify.terms import Terms, Values
 
 NAMES = ("M", "n", "c")
 

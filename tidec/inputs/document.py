@@ -14,6 +14,7 @@ from typing import Sequence
 from tidec.errors import Diagnostic, Spot, TidecError
 
 MAX_INT64 = 2**63 - 1
+MAX_FILE_BYTES = 16 * 2**20
 _MAX_DEPTH = 64
 _MAX_SPOT_TEXT = 100
 _TOKEN = re.compile(
@@ -127,11 +128,15 @@ class Document:
 
 
 def read_file(path: str | os.PathLike[str]) -> str:
-    """The text of a UTF-8 file. Raises P001 where it cannot be read, P002 where it is not UTF-8."""
+    """The text of a UTF-8 file of at most MAX_FILE_BYTES. Raises P001 where it cannot be read, P002 where it is not UTF-8 or too large."""
     file = os.fspath(path)
     try:
         with open(file, "rb") as stream:
-            return stream.read().decode("utf-8")
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise TidecError(Diagnostic("P002", f"{quoted(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB", (Spot(file, 0),),
+                                        reason="a group file of a thousand groups has about one", help="give a JSON file"))
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TidecError(Diagnostic("P002", f"{quoted(file)} is not UTF-8 text", (Spot(file, 0),), reason=f"byte {error.start} is no part of a character",
                                     help="give a JSON file")) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidec.errors import TidecError
 from tidec.verify.axioms import AXIOMS
+from tidec.verify.budget import plan_claims
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import Report
 from tidec.verify.solver import version
@@ -28,7 +29,8 @@ class Proved:
 def certify(plan: Plan, report: Report) -> Proved:
     """The plan as proved. Raises TidecError with the message of every claim that is not: refuted ones first, then vacuous, then unknown ones."""
     order = (Verdict.REFUTED, Verdict.VACUOUS, Verdict.UNKNOWN)
-    bad = [c.diagnostic for verdict in order for c in report.claims if c.verdict is verdict]
+    claims = (*report.claims, *plan_claims(plan))
+    bad = [c.diagnostic for verdict in order for c in claims if c.verdict is verdict]
     if bad:
         raise TidecError(*bad)
     certificate = {
@@ -36,7 +38,7 @@ def certify(plan: Plan, report: Report) -> Proved:
         "plan": plan.digest,
         "program": plan.program_digest,
         "nodes": plan.nodes,
-        "claims": [{"code": c.code, "what": c.what, "scope": c.scope, "verdict": c.verdict.value} for c in report.claims],
+        "claims": [{"code": c.code, "what": c.what, "scope": c.scope, "verdict": c.verdict.value} for c in claims],
         "assumes": [{"id": a.id, "says": a.says} for a in AXIOMS],
         "prover": {"z3": version()},
     }

@@ -35,10 +35,15 @@ def nobody(code: str, what: str, verdict: Verdict, script: Callable[[], str]) ->
 
 
 class Judge:
-    """Decides obligations of one branch and collects the findings. first_only: stop at the first one that is not proved."""
+    """Decides obligations of one branch and collects the findings. first_only: stop at the first one that is not proved.
 
-    def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT, listener: Listener = nobody):
+    may_idle: at one node count an op that never runs is no mistake, so nothing is asked of assumptions.
+    """
+
+    def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT, listener: Listener = nobody,
+                 may_idle: bool = False):
         self.listener = listener
+        self.may_idle = may_idle
         self.terms, self.nodes, self.base, self.rlimit = terms, nodes, base, rlimit
         self.first_only = first_only
         self.findings: list[Finding] = []
@@ -89,7 +94,7 @@ class Judge:
     def claim(self, obligation: Obligation) -> bool:
         """Decides it and keeps the finding; True if proved, and not by an assumption that nothing meets."""
         outcome = self._decide(obligation)
-        if outcome.verdict is Verdict.PROVED and not obligation.may_be_empty and obligation.goal is not True:
+        if outcome.verdict is Verdict.PROVED and not (obligation.may_be_empty or self.may_idle) and obligation.goal is not True:
             possible = self.possible(obligation.assume)
             if possible is not Verdict.PROVED:
                 outcome = Outcome(possible if possible is Verdict.VACUOUS else Verdict.UNKNOWN, None, outcome.steps, outcome.seconds)

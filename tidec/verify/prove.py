@@ -121,7 +121,7 @@ def _decide(branch: Program, nodes: int, premises: tuple, scope: str, first_only
     m = nodes or terms.var("M")
     world = World(branch, terms, m)
     base = (terms.le(2, m), *(terms.read(p, Values({"M": m})) for p in premises))
-    judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener)
+    judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener, may_idle=nodes > 1)
     try:
         for check in CHECKS:
             check(world, judge)

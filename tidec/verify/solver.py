@@ -9,7 +9,8 @@ import time
 import z3
 
 from tidec.verify.obligation import Example, Instance, Obligation, Outcome, Verdict
-from tidec.verify.terms import Bool, Term, Terms, smt2, with_powers
+from tidec.verify.smtlib import smt2, with_powers
+from tidec.verify.terms import Bool, Form, Term, Terms
 
 RLIMIT = 20_000_000        # solver steps an obligation; the hardest shipped one takes about a tenth
 TIMEOUT_MS = 60_000        # a safety net only: a verdict never depends on it where RLIMIT is reached first
@@ -106,8 +107,6 @@ def _value(terms: Terms, model: z3.ModelRef, index: Term | int) -> int:
 
 def evaluate_term(term: object, values: dict[str, int]) -> int | bool:
     """A term over ints; unknowns without a value are 0."""
-    from tidec.verify.terms import Form
-
     if not isinstance(term, Term):
         return term
     args = term.args
