@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
-    "errors", "shipped", "index", "inputs", "schedule", "size", "plan", "interpret", "verify", "draw", "emit", "build", "cache", "run", "pipeline", "commands", "cli",
+    "errors", "shipped", "index", "inputs", "schedule", "size", "plan", "interpret", "verify", "draw", "emit", "build", "cache", "run", "pipeline", "api", "commands", "cli",
 )
 DOORS = {
     "z3": ("tidec/verify/solver.py",),

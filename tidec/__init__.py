@@ -5,7 +5,9 @@ __version__ = "0.1.0"
 
 # Public name: (module, name in it). Loading one loads what it needs; `import tidec` loads nothing.
 _PUBLIC = {
-    "compile": ("tidec.pipeline", "compile"),
+    "compile": ("tidec.api", "compile"),
+    "load": ("tidec.api", "load"),
+    "Bundle": ("tidec.emit.bundle", "Bundle"),
     "Topology": ("tidec.inputs.topology", "Topology"),
     "Signature": ("tidec.inputs.signature", "Signature"),
     "TidecError": ("tidec.errors", "TidecError"),

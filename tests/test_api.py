@@ -1,0 +1,34 @@
+"""The public names do from Python what the commands do."""
+import pytest
+
+import tidec
+from tidec.errors import TidecError
+
+GROUP = '{"params": [{"name": "w", "shape": [33, 5], "dtype": "bf16"}]}'
+
+
+def test_a_bundle_is_compiled_loaded_and_stepped_through(tmp_path):
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    made = tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "bundle", knobs={"W": 1, "k": 1})
+    read = tidec.load(tmp_path / "bundle")
+    assert read.digest == made.digest and len(read.plans) == 2
+    assert [dict(p.knobs).get("W") for p in read.plans] == [None, 1]
+    kinds = {step.kind.value for step in read.plans[1].steps(0)}
+    assert {"copy", "sum", "put", "land"} <= kinds
+
+
+def test_what_the_command_refuses_is_refused_here(tmp_path):
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    with pytest.raises(TidecError, match="P006"):
+        tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "b", knobs={"W": 3})
+    with pytest.raises(TidecError, match="P004"):
+        tidec.compile("3x99", tmp_path / "g.json", out=tmp_path / "b")
+    with pytest.raises(TidecError, match="is no bundle"):
+        tidec.load(tmp_path)
+
+
+def test_every_public_name_is_there():
+    for name in tidec.__all__:
+        assert getattr(tidec, name) is not None
+    with pytest.raises(AttributeError):
+        tidec.nothing
