@@ -7,7 +7,7 @@ loops' names; a path that is missed is a false alarm, never a false proof.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from tidec.index import symbols
 from tidec.schedule.program import Event, Promise, Statement, Step
@@ -89,25 +89,38 @@ class Before:
             useful = {s.op.id for s, e, _ in w.raisers[flag] if (s is a and e is event) or hops.get(s.op.stream, FAR) <= depth - 1}
             if not useful:
                 continue
-            for x in self.instances(wait, b, v, a, u, event):
-                earlier = w.program_order(wait, x, b, v)
-                if earlier is False:
-                    continue
-                stands = t.every([earlier, *w.domain(wait, x)])
-                if stands is False:
-                    continue
+            # The last hop leaves from a's own rank, so the lanes that it names are a's; further ones may leave from any lane in sight.
+            nearest = min(hops.get(s.op.stream, FAR) for s, *_ in w.raisers[flag])
+            for x, stands in self._before(wait, b, v, a, u, event, [u["j"]]):
                 for s, e, kept in w.raisers[flag]:
                     if s is a and e is event:
                         ways.append(t.every((stands, self._names(wait, x, kept, u))))
-                if not any(hops.get(s.op.stream, FAR) <= depth - 1 for s, *_ in w.raisers[flag]):
-                    continue
-                for s, _, y, is_it in self.source(wait, x):
-                    if hops.get(s.op.stream, FAR) <= depth - 1 and is_it is not False:
-                        path = self.formula(a, u, event, s, y, depth - 1)
-                        if path is not False:
-                            self.rely_on(wait, x)
-                            ways.append(t.every((stands, is_it, path)))
+                if nearest == 0:
+                    ways += self._through(wait, x, stands, a, u, event, 0)
+            if nearest <= depth - 1 and depth > 1:
+                for x, stands in self._before(wait, b, v, a, u, event, lanes_of((a, u), (b, v))):
+                    ways += self._through(wait, x, stands, a, u, event, depth - 1)
         return t.some(ways)
+
+    def _before(self, wait: Statement, b: Statement, v: Values, a: Statement, u: Values, event: Event, pool: list[Int]) -> Iterator[tuple[Values, Bool]]:
+        """Instances of a wait that stand before b, each with the condition under which it does."""
+        w, t = self.world, self.world.terms
+        for x in self.instances(wait, b, v, a, u, event, pool):
+            stands = t.every([w.program_order(wait, x, b, v), *w.domain(wait, x)])
+            if stands is not False:
+                yield x, stands
+
+    def _through(self, wait: Statement, x: Values, stands: Bool, a: Statement, u: Values, event: Event, depth: int) -> list[Bool]:
+        """The ways from a to the wait at x by what keeps its promise, with at most `depth` more waits."""
+        t, hops = self.world.terms, self.hops(a, event)
+        ways = []
+        for s, _, y, is_it in self.source(wait, x):
+            if hops.get(s.op.stream, FAR) <= depth and is_it is not False:
+                path = self.formula(a, u, event, s, y, depth)
+                if path is not False:
+                    self.rely_on(wait, x)
+                    ways.append(t.every((stands, is_it, path)))
+        return ways
 
     def _names(self, wait: Statement, x: Values, kept: Promise, u: Values) -> Bool:
         """The wait at x names the promise that a raiser keeps at u, for the rank of x."""
@@ -116,12 +129,11 @@ class Before:
         named = (*w.reads(promise.key, x), w.read(promise.call, x), w.read(promise.node, x), w.read(promise.lane, x), x["n"], x["j"])
         return t.equal(named, (*w.reads(kept.key, u), w.read(kept.call, u), u["n"], u["j"], w.read(kept.node, u), w.read(kept.lane, u)))
 
-    def instances(self, wait: Statement, b: Statement, v: Values, a: Statement, u: Values, event: Event | None, pool: list[Int] | None = None) -> Iterable[Values]:
-        """The points of a wait that may carry the order from a to b: b's own iteration, or one that a's indices name."""
+    def instances(self, wait: Statement, b: Statement, v: Values, a: Statement, u: Values, event: Event | None, pool: list[Int]) -> Iterator[Values]:
+        """The points of a wait that may carry the order from a to b: b's own iteration, or one that a's indices name; lanes are taken from `pool`."""
         w, t = self.world, self.world.terms
         promise = wait.op.waits[0]
         depth = 1 + len(w.shared(wait, b))
-        pool = lanes_of((a, u), (b, v)) if pool is None else pool
         given: list[dict[str, Int]] = [{}]
         for r in a.op.raises:
             if r.promise.flag == promise.flag and r.event is event:

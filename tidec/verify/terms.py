@@ -28,6 +28,8 @@ class Form(Enum):
     OR = "or"
     NOT = "not"      # only of EQ0, POW2, AND, OR
 
+    __hash__ = object.__hash__      # members are hashed for every term; by identity is enough
+
 
 class Term:
     """A shared term: equal terms of one `Terms` are the same object."""
