@@ -30,6 +30,13 @@ def test_explain_counts_what_one_can_count_by_hand(json_of, group):
     assert entry["all_gather"]["rounds"] == 1 and entry["reduce_scatter"]["waves"] == 1
 
 
+def test_a_plan_that_compile_refuses_has_no_cost(told, golden, group):
+    text = told("explain", "--topo", "9x8", "--group", group(SMALL), "--set", "W=6")
+    golden("cli/explain-premise.txt", text)
+    assert "error[P013 premise]" in text and text.endswith("exit 1\n")
+    assert told("explain", "--topo", "8x8", "--group", group(SMALL), "--set", "W=6").endswith("exit 0\n")
+
+
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_every_code_has_a_page(code, json_of):
     exit_code, page = json_of("explain", code.lower())

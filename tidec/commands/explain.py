@@ -16,8 +16,10 @@ from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.signature import canonical_text
 from tidec.plan.cost import Cost, cost
+from tidec.plan.ir import Plan
 from tidec.plan.layout import GroupLayout, lay_out
 from tidec.plan.lower import lower
+from tidec.verify.budget import plan_claims
 
 _CODE = re.compile(r"[A-Za-z][0-9]{3}")
 _LAYOUT_FIELDS = ("shard_bytes", "landing_bytes", "pack_bytes", "pad_bytes", "zero_row_ranks", "unaligned16")
@@ -81,10 +83,17 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
         for collective in Collective:
             cause, key = stock_cause(g, collective), (canonical_text(g), collective)
             if cause is None and key not in known:
-                known[key] = cost(lower(Ask(asked.topology, g, asked.lowering, asked.knobs), collective))
+                known[key] = cost(_admitted(lower(Ask(asked.topology, g, asked.lowering, asked.knobs), collective)))
             outcomes.append(cause or known[key])
         rows.append(_Row(g.name, g.repeat, lay_out(g, asked.topology.ranks), tuple(outcomes)))
     return _Explained(asked.topology.nodes, asked.topology.lanes, asked.lowering, tuple(rows))
+
+
+def _admitted(plan: Plan) -> Plan:
+    """The plan, which must be one that compile can accept: its node count is as its schedule's premises want it. Raises P013."""
+    if not plan.premises_hold:
+        raise TidecError(*(c.diagnostic for c in plan_claims(plan) if c.code == "P013" and c.diagnostic is not None))
+    return plan
 
 
 def _of_bundle(folder: Path) -> _Explained:
