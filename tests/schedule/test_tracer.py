@@ -54,6 +54,22 @@ def test_a_broken_rule_is_refused_with_its_line(body, says):
     assert "schedules/ring_ag.py:" in str(caught.value) or says in ("not ended by a join", "it may use one", "left by break")
 
 
+@pytest.mark.parametrize(("source", "says"), [
+    ("def ring_ag(s:", "is not Python"),
+    ("def other(s): pass", "has no function ring_ag"),
+    ("from tidec.nowhere import x\ndef ring_ag(s): pass", "ModuleNotFoundError"),
+    ("def ring_ag(s): s.signall(1)", "AttributeError"),
+    ("def ring_ag(s): return tto", "NameError"),
+    ("def ring_ag(s): return [][1]", "IndexError"),
+    ("def ring_ag(s): return 1 // 0", "ZeroDivisionError"),
+    ("def ring_ag(s): ring_ag(s)", "RecursionError"),
+])
+def test_a_mistake_in_a_schedule_is_refused_never_a_traceback(source, says):
+    with pytest.raises(TidecError, match="P007 bad-schedule") as caught:
+        traced("ring_ag", 4, source=source)
+    assert says in str(caught.value) and "schedules/ring_ag.py" in str(caught.value)
+
+
 def test_the_last_set_inside_a_set_is_joined_with_it():
     program = written('with s.stream("x"):\n    for o in s.each_lane("o"):\n        for q in s.run("q", 0, M): s.zero(a[q])\n    s.join()')
     assert [l.step for l in statements(program)[0].loops] == [Step.EACH, Step.RUN]

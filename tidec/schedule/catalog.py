@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tidec.errors import Diagnostic, TidecError
+from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.schedule.program import Program
-from tidec.schedule.tracer import trace
+from tidec.schedule.tracer import MISTAKES, refusal, trace
 from tidec.shipped import folder
 
 
@@ -24,10 +24,18 @@ def path(name: str) -> Path:
 
 
 def function(name: str, source: str = "") -> Callable:
-    """The schedule function of that name; `source` replaces the file's text (for mutants in tests)."""
-    file = path(name)
+    """The schedule function of that name; `source` replaces the file's text (for mutants in tests). Raises P001, P007."""
+    file, shown = path(name), f"schedules/{name}.py"
     scope: dict[str, object] = {"__name__": f"tidec.schedules.{name}"}
-    exec(compile(source or file.read_text(encoding="utf-8"), str(file), "exec"), scope)
+    try:
+        exec(compile(source or file.read_text(encoding="utf-8"), str(file), "exec"), scope)
+    except SyntaxError as problem:
+        spot = Spot(shown, problem.lineno or 0, (problem.text or "").strip())
+        raise TidecError(Diagnostic("P007", f"{shown} is not Python: {problem.msg}", (spot,), help="correct the line")) from problem
+    except MISTAKES as problem:
+        raise refusal(problem, str(file), shown) from problem
+    if not callable(scope.get(name)):
+        raise TidecError(Diagnostic("P007", f"{shown} has no function {name}", (Spot(shown, 0),), help=f"name the schedule like its file: def {name}(s): ..."))
     return scope[name]
 
 

@@ -330,7 +330,17 @@ def trace(function: Callable, name: str, lanes: int, source_file: str, shown_fil
     try:
         function(s, **knobs)
         return s._finish({k: v if isinstance(v, (int, str)) else str(v) for k, v in knobs.items()})
-    except (ScheduleError, TypeError) as problem:
-        lines = [f.lineno for f in traceback.extract_tb(problem.__traceback__) if f.filename == source_file]
-        spot = Spot(shown_file, lines[-1], linecache.getline(source_file, lines[-1]).strip()) if lines else Spot(shown_file, 0)
-        raise TidecError(Diagnostic("P007", str(problem), (spot,), help="the rules of the language stand in schedules/README.md")) from problem
+    except MISTAKES as problem:
+        raise refusal(problem, source_file, shown_file) from problem
+
+
+# What a schedule's own text can raise while it runs.
+MISTAKES = (ScheduleError, ArithmeticError, AttributeError, ImportError, LookupError, NameError, RecursionError, TypeError, ValueError)
+
+
+def refusal(problem: BaseException, source_file: str, shown_file: str) -> TidecError:
+    """P007 with the innermost line of the schedule that the problem passed through."""
+    lines = [f.lineno for f in traceback.extract_tb(problem.__traceback__) if f.filename == source_file]
+    spot = Spot(shown_file, lines[-1], linecache.getline(source_file, lines[-1]).strip()) if lines else Spot(shown_file, 0)
+    kind = "" if isinstance(problem, (ScheduleError, TypeError)) else f"{type(problem).__name__}: "
+    return TidecError(Diagnostic("P007", f"{kind}{problem}", (spot,), help="the rules of the language stand in schedules/README.md"))

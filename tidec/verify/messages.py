@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidec.errors import CODES, Diagnostic, Level, Spot
-from tidec.index import evaluate
+from tidec.index import evaluate, text
 from tidec.schedule.program import Cell, Every, Op, Program, statements
 from tidec.verify.judge import Finding
 from tidec.verify.obligation import Claim, Example, Verdict
@@ -60,8 +60,18 @@ def _help(asked: str, code: str, program: Program) -> str:
     width = dict(program.knobs).get("W")
     if asked == "V104" and isinstance(width, int) and program.lanes % width:
         divisors = [str(w) for w in range(1, program.lanes + 1) if program.lanes % w == 0]
-        return f"W must divide the lane count: {', '.join(divisors[:-1])}{' or ' if divisors[:-1] else ''}{divisors[-1]}"
+        good = f"W must divide the lane count: {', '.join(divisors[:-1])}{' or ' if divisors[:-1] else ''}{divisors[-1]}"
+        return f"{good};  compile also takes W = {width} where {' and '.join(text(p) for p in program.premises)}" if program.premises else good
+    if asked in ("V107", "V201", "V205") and (name := _unheard(program)):
+        return f'let somebody await the flag "{name}": it is raised, and nobody does'
     return _HELP.get(code, _HELP.get(asked, ""))
+
+
+def _unheard(program: Program) -> str:
+    """A flag that is raised and never awaited; empty if there is none."""
+    ops = [s.op for s in statements(program)]
+    heard = {p.flag for op in ops for p in op.waits}
+    return next((r.promise.flag for op in ops for r in op.raises if r.promise.flag not in heard), "")
 
 
 def _declared(program: Program, what: str) -> tuple[Spot, ...]:
