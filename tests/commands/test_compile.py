@@ -83,6 +83,7 @@ def test_stock_ok_makes_it_0(json_of, group):
 def test_a_model_that_is_all_stock_has_a_bundle_that_says_so(told, json_of, group, tmp_path):
     text = told("compile", "--topo", "2x2", "--group", group(SMALL.replace('"bf16"}]', '"bf16", "shard_dim": 0}]').replace("[6, 4]", "[0, 4]").replace("[5]", "[0]")), "-o", tmp_path / "b")
     assert text.endswith("exit 4\n") and "nothing to move" in text
+    assert "\nnothing is planned: " in text and "0 plans" not in text and "echo" not in text and "proved for" not in text
     assert json.loads((tmp_path / "b" / "manifest.json").read_text())["plans"] == []
 
 
@@ -113,7 +114,8 @@ def test_a_premise_that_fails_is_refuted_with_its_own_node_count(told, golden, g
     text = told("compile", "--topo", "9x8", "--group", group(SMALL), "--set", "W=3", "--no-echo")
     golden("cli/compile-premise.txt", text)
     assert text.endswith("exit 1\n") and "9 nodes, 8 lanes, W = 3" in text
-    assert told("compile", "--topo", "8x8", "--group", group(SMALL), "--set", "W=3", "--no-echo").endswith("exit 0\n")
+    allowed = told("compile", "--topo", "8x8", "--group", group(SMALL), "--set", "W=3", "--no-echo")
+    assert allowed.endswith("exit 0\n") and "2 plans of 2 programs, each proved for every node count with (M - 1) % 3 <= (M - 1) % 8 (" in allowed
 
 
 def test_a_large_arena_and_much_padding_are_warned_of(told, golden, group):

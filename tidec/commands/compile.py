@@ -83,22 +83,33 @@ def _table(compiled: Compiled) -> str:
 
 def _account(compiled: Compiled, clock: _Clock, seconds: float) -> list[str]:
     reports = compiled.reports
+    spent = ", ".join(f"{name} {t:.2f}" for name, t in clock.seconds.items() if t >= 0.005)
+    took = f"{seconds:.2f} s" + (f" ({spent})" if spent else "")
+    if not compiled.plans:
+        return ["nothing is planned: every group keeps both stock collectives, and the bundle holds only the reasons", took]
     claims = f"{sum(len(r.claims) for r in reports):,} claims"
     known = sum(r.from_store for r in reports)
     kept = f"; {'all' if known == len(reports) else known} known from the proof store" if known else ""
-    spent = ", ".join(f"{name} {t:.2f}" for name, t in clock.seconds.items() if t >= 0.005)
+    each = ", each" if len(compiled.plans) > 1 else ","
     return [
-        f"{count_text(len(compiled.plans), 'plan')} of {count_text(len(reports), 'program')}, each proved for every node count ({claims}{kept})",
+        f"{count_text(len(compiled.plans), 'plan')} of {count_text(len(reports), 'program')}{each} proved for every node count{_condition(compiled)} ({claims}{kept})",
         _echo_text(compiled),
-        f"{seconds:.2f} s" + (f" ({spent})" if spent else ""),
+        took,
     ]
+
+
+def _condition(compiled: Compiled) -> str:
+    """The premises on M under which claims hold, as their scopes say them; "" where all hold for every node count."""
+    found = dict.fromkeys(c.scope.partition(" with ")[2] for r in compiled.reports for c in r.claims)
+    premises = [premise for premise in found if premise]
+    return f" with {' and '.join(premises)}" if premises else ""
 
 
 def _echo_text(compiled: Compiled) -> str:
     e = compiled.echo
     if e is None:
         return "echo not checked (--no-echo)"
-    ranks = compiled.plans[0].ranks if compiled.plans else 0
+    ranks = compiled.plans[0].ranks
     covered = f"{e.ranks_covered:,} of {ranks:,} ranks" if e.ranks_covered < ranks else f"{'all ' if ranks > 1 else ''}{count_text(ranks, 'rank')}"
     return f"the compiled echo equals the plans: {count_text(e.steps, 'step')} on {covered}"
 
