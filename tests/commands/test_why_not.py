@@ -20,3 +20,9 @@ def test_why_not_has_an_entry_a_group_in_the_files_order(json_of, group):
     embed, block, head = content["groups"]
     assert embed["stock"]["parameter"] == "embed.weight" and embed["all_gather"]["stock"]["code"] == "P012" and "reduce_scatter" in embed
     assert "stock" not in block and "all_gather" not in head and "reduce_scatter" in head
+
+
+def test_norms_of_another_type_have_a_remedy(told, golden, group):
+    text = told("why-not", "--topo", "2x2", "--group", group(MIXED.replace('"bf16"}]', '"bf16"}, {"name": "norm", "shape": [16], "dtype": "fp32"}]')))
+    golden("cli/why-not-types.txt", text)
+    assert text.count("help: give the fp32 norms a group of their own (fully_shard them apart), or store all in one type") == 1 and text.endswith("exit 4\n")

@@ -41,11 +41,12 @@ def stock_notes(signature: Signature) -> tuple[str, ...]:
     """One note a group and reason (P012), the last one with how many groups keep a stock collective and how to see them all."""
     notes: list[str] = []
     for group in signature.groups:
-        by_reason: dict[str, list[str]] = {}
+        by_cause: dict[StockCause, list[str]] = {}
         for k in kept(group):
-            by_reason.setdefault(k.cause.reason, []).append(spelt(k.collective))
-        for reason, collectives in by_reason.items():
-            notes.append(str(Diagnostic(_CODE, f"group {quoted(group.name)} keeps the stock {' and '.join(collectives)}", reason=reason, level=Level.NOTE)))
+            by_cause.setdefault(k.cause, []).append(spelt(k.collective))
+        for cause, collectives in by_cause.items():
+            notes.append(str(Diagnostic(_CODE, f"group {quoted(group.name)} keeps the stock {' and '.join(collectives)}", reason=cause.reason, help=cause.help,
+                                        level=Level.NOTE)))
     if notes:
         notes[-1] += f"\n  {stock_summary(signature.groups)};  tidec why-not"
     return tuple(notes)

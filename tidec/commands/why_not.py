@@ -24,5 +24,6 @@ def run(*, topo: str, group: str) -> Answer:
     if not rows:
         count = sum(g.repeat for g in signature.groups)
         return Answer(Exit.OK, {"groups": groups}, f"tidec has a plan for both collectives of {'the one group' if count == 1 else f'all {count} groups'}")
-    text = "\n".join((table(("group", "repeat", "keeps the stock", "because"), rows, right=(1,)), stock_summary(signature.groups)))
+    helps = dict.fromkeys(k.cause.help for g in signature.groups for k in kept(g) if k.cause.help)
+    text = "\n".join((table(("group", "repeat", "keeps the stock", "because"), rows, right=(1,)), *(f"help: {h}" for h in helps), stock_summary(signature.groups)))
     return Answer(Exit.STOCK, {"groups": groups}, text)

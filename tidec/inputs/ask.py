@@ -1,7 +1,7 @@
 """What is asked: one group on one topology, how it is lowered, and whether it can be planned at all."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tidec.errors import Diagnostic, Level, TidecError
@@ -59,17 +59,21 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class StockCause:
-    """Why a group keeps FSDP2's own collective; parameter: the first one that is the reason, "" where it is the whole group."""
+    """Why a group keeps FSDP2's own collective.
+
+    parameter: the first one that is the reason, "" where it is the whole group.  help: what to do about it, "" where nothing is known.
+    """
 
     reason: str
     parameter: str = ""
+    help: str = field(default="", compare=False)
 
 
 def stock_cause(group: Group, collective: Collective) -> StockCause | None:
     """Why tidec has no plan for this collective of this group; `None` = it has one.
 
-    Both collectives: a parameter that is not sharded on dimension 0, trainable parameters of different types (FSDP2 refuses
-    them), more than 256 trainable parameters, a mesh, no elements.
+    Both collectives: a parameter that is not sharded on dimension 0, trainable parameters of different types (FSDP2
+    stops there too), more than 256 trainable parameters, a mesh, no elements.
     All-gather only: parameters delivered in different types, a cast from or to fp64.
     Reduce-scatter only: nothing trainable, another reduce_dtype than fp32, fp64 gradients.
     Source: DESIGN section 8; paper section 2.5.
@@ -83,7 +87,7 @@ def stock_reason(group: Group, collective: Collective) -> Diagnostic | None:
     if cause is None:
         return None
     return Diagnostic("P012", f"group {quoted(group.name)} keeps the stock {collective.value.replace('_', '-')}", reason=cause.reason,
-                      help="tidec why-not lists every such group; --stock-ok makes the exit code 0", level=Level.NOTE)
+                      help=cause.help or "tidec why-not lists every such group; --stock-ok makes the exit code 0", level=Level.NOTE)
 
 
 def _cause_of_both(group: Group) -> StockCause | None:
@@ -93,7 +97,10 @@ def _cause_of_both(group: Group) -> StockCause | None:
     trainable = group.trainable
     for p in trainable:
         if p.dtype is not trainable[0].dtype:
-            return StockCause(f"trainable parameters have different types: {_typed(trainable[0])}, {_typed(p)}; FSDP2 wants one type", p.name)
+            return StockCause(
+                f"trainable parameters have different types: {_typed(trainable[0])}, {_typed(p)}; "
+                "FSDP2 itself stops at the first forward pass (AssertionError: FSDP expects uniform original parameter dtype)", p.name,
+                "give the fp32 norms a group of their own (fully_shard them apart), or store all in one type")
     if len(trainable) > MAX_TRAINABLE:
         p = trainable[MAX_TRAINABLE]
         return StockCause(f"it has more trainable parameters than a plan can hold: {len(trainable)} > {MAX_TRAINABLE}, from {quoted(p.name)} on", p.name)
