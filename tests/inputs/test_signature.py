@@ -167,6 +167,21 @@ error[P002 malformed]: "v" is tied to "w" and has an entry of its own
   help: delete the entry of "v\""""
 
 
+def test_a_tensor_that_is_tied_through_a_third_name_is_one_tensor():
+    def entry(name: str, tied: str) -> str:
+        return f'{{"name": "{name}", "shape": [9, 4], "dtype": "bf16", "tied_to": ["{tied}"]}}'
+
+    apart = '{"groups": [\n {"name": "embed", "params": [%s]},\n {"name": "head", "params": [%s]}\n]}'
+    read_groups(apart % (entry("wte", "x"), entry("out", "y")), file="g.json")
+    for name in ("out", "wte"):
+        assert refusal(apart % (entry("wte", "x"), entry(name, "x"))) == f"""\
+error[P002 malformed]: "{name}" of group "head" and "wte" of group "embed" are both tied to "x"
+  --> g.json:3   {{"name": "head", "params": [{entry(name, "x")}]}}
+  reason: they are one tensor, and FSDP2 refuses a tensor that two groups share (ValueError)
+  help: shard the modules that share it in one group; where they are two tensors, write their names in full"""
+    assert refusal(f'[\n {entry("wte", "x")},\n {entry("out", "x")}\n]').splitlines()[0] == 'error[P002 malformed]: "out" and "wte" are both tied to "x"'
+
+
 @pytest.mark.parametrize("text, head", REFUSED)
 def test_a_malformed_file_is_refused(text, head):
     assert refusal(text).splitlines()[0] == f"error[{head}"

@@ -216,6 +216,12 @@ def _group(document: Document, name: str, repeat: int, node: Node, given: dict[s
             if other in params:
                 raise document.error("P002", f"{quoted(other)} is tied to {quoted(parameter.name)} and has an entry of its own", line=lines[other],
                                      reason="they are one tensor, which FSDP2 shards once", help=f"delete the entry of {quoted(other)}")
+    tied: dict[str, str] = {}
+    for parameter in params.values():
+        for other in parameter.tied_to:
+            if tied.setdefault(other, parameter.name) != parameter.name:
+                raise document.error("P002", f"{quoted(parameter.name)} and {quoted(tied[other])} are both tied to {quoted(other)}", line=lines[parameter.name],
+                                     reason="they are one tensor, which FSDP2 shards once", help=f"delete the entry of {quoted(parameter.name)}")
     dtypes = {key: _dtype(document, given[key].node, f"{key} of {what}") for key in ("param_dtype", "reduce_dtype") if key in given}
     mesh = plain_text(given["mesh"].node) if "mesh" in given else ""
     return Group(name, repeat, tuple(params.values()), mesh=mesh, **dtypes)
@@ -299,3 +305,19 @@ def _check_ties_between(document: Document, groups: tuple[Group, ...], nodes: tu
                             "P002", f"{quoted(other)} of group {quoted(groups[k].name)} is tied to {quoted(parameter.name)} of group {quoted(group.name)}",
                             line=nodes[k].line, reason="FSDP2 refuses a tensor that two groups share (ValueError)",
                             help="shard the modules that share it in one group")
+    _check_third_names(document, groups, nodes)
+
+
+def _check_third_names(document: Document, groups: tuple[Group, ...], nodes: tuple[Node, ...]) -> None:
+    """Refuse parameters of two groups that are tied to one name which has no entry: they are one tensor."""
+    first: dict[str, tuple[int, Parameter]] = {}
+    for i, group in enumerate(groups):
+        for parameter in group.params:
+            for other in parameter.tied_to:
+                k, before = first.setdefault(other, (i, parameter))
+                if k != i:
+                    raise document.error(
+                        "P002", f"{quoted(parameter.name)} of group {quoted(group.name)} and {quoted(before.name)} of group {quoted(groups[k].name)} "
+                                f"are both tied to {quoted(other)}",
+                        line=nodes[i].line, reason="they are one tensor, and FSDP2 refuses a tensor that two groups share (ValueError)",
+                        help="shard the modules that share it in one group; where they are two tensors, write their names in full")
