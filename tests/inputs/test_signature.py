@@ -3,13 +3,16 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.signature import Dtype, Group, Parameter, canonical_text, digest, load_groups, read_groups
+from tidec.inputs.ask import Collective, stock_cause
+from tidec.inputs.signature import _FILE_KEYS, _GROUP_KEYS, _PARAMETER_KEYS, Dtype, Group, Parameter, canonical_text, digest, load_groups, read_groups
+from tidec.inputs.topology import _KEYS, read_topology
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
@@ -141,14 +144,16 @@ def test_an_unknown_key_names_the_parameter_and_the_nearest_key():
     assert refusal(one(', "requires_gard": true')) == """\
 error[P003 unknown-key]: parameter "w" has an unknown key "requires_gard"
   --> g.json:2   {"name": "w", "shape": [4], "dtype": "bf16", "requires_gard": true}
-  help: did you mean "requires_grad"?  the keys of a parameter are name, shape, dtype, requires_grad, tied_to, shard_dim, stride"""
+  help: did you mean "requires_grad"?  the keys of a parameter are name, shape, dtype, requires_grad, tied_to, shard_dim, stride
+  see: examples/README.md, every key of both files"""
 
 
 def test_a_key_of_a_group_outside_groups_is_refused_with_its_place():
     assert refusal('{"params": [],\n "param_dtype": "bf16"}') == """\
 error[P003 unknown-key]: a group file has an unknown key "param_dtype"
   --> g.json:2   "param_dtype": "bf16"}
-  help: param_dtype belongs to a group: list the group under groups"""
+  help: param_dtype belongs to a group: list the group under groups
+  see: examples/README.md, every key of both files"""
 
 
 def test_a_name_that_stands_twice_is_refused_at_the_second():
@@ -233,3 +238,14 @@ def test_the_folder_of_a_file_is_in_no_digest(tmp_path):
 def test_reading_groups_loads_no_package():
     code = "import sys; import tidec.inputs.ask; sys.exit(any(m in sys.modules for m in ('torch', 'z3', 'numpy', 'networkx', 'jinja2')))"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.fspath(ROOT)})
+
+
+def test_the_reference_names_every_key_and_its_example_is_planned_whole():
+    text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall("`([^`]+)`", row)} == {*_FILE_KEYS, *_GROUP_KEYS, *_PARAMETER_KEYS, *_KEYS}
+    (example,) = re.findall("```json group\n(.*?)```", text, re.S)
+    (topology,) = re.findall("```json topology\n(.*?)```", text, re.S)
+    groups = read_groups(example, file="pebble.json").groups
+    assert sum(g.repeat for g in groups) == 26 and all(stock_cause(g, c) is None for g in groups for c in Collective)
+    assert str(read_topology(topology, file="t.json")) == "2x4"

@@ -8,11 +8,12 @@ import difflib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 from tidec.errors import Diagnostic, Spot, TidecError
 
+REFERENCE = "examples/README.md, every key of both files"
 MAX_INT64 = 2**63 - 1
 MAX_FILE_BYTES = 16 * 2**20
 _MAX_DEPTH = 64
@@ -59,9 +60,9 @@ class Document:
     lines: tuple[str, ...]
     root: Node
 
-    def error(self, code: str, sentence: str, *, line: int, reason: str = "", help: str = "") -> TidecError:
+    def error(self, code: str, sentence: str, *, line: int, reason: str = "", help: str = "", see: str = "") -> TidecError:
         """The error of one line of this file, ready to be raised."""
-        return TidecError(_diagnostic(code, sentence, self.file, self.lines, line, reason=reason, help=help))
+        return TidecError(replace(_diagnostic(code, sentence, self.file, self.lines, line, reason=reason, help=help), see=see))
 
     def members(self, node: Node, *, what: str, keys: Sequence[str], owner: str = "", group_keys: Sequence[str] = ()) -> dict[str, Member]:
         """The members of an object by key.
@@ -72,15 +73,15 @@ class Document:
         """
         if not isinstance(node.value, Object):
             raise self.error("P002", f"{what} is {kind_of(node.value)}, not an object", line=node.line,
-                             help=f"write an object with the keys {', '.join(keys)}")
+                             help=f"write an object with the keys {', '.join(keys)}", see=REFERENCE)
         for member in node.value.members:
             if member.key not in keys and member.key in group_keys:
                 raise self.error("P003", f"{what} has an unknown key {quoted(member.key)}", line=member.line,
-                                 help=f"{member.key} belongs to a group: list the group under groups")
+                                 help=f"{member.key} belongs to a group: list the group under groups", see=REFERENCE)
             if member.key not in keys:
                 raise self.error("P003", f"{what} has an unknown key {quoted(member.key)}", line=member.line,
                                  help=f"did you mean {quoted(nearest(member.key, keys))}?  "
-                                      f"the keys of {owner or what} are {', '.join(keys)}")
+                                      f"the keys of {owner or what} are {', '.join(keys)}", see=REFERENCE)
         return {member.key: member for member in node.value.members}
 
     def text(self, node: Node, *, what: str) -> str:

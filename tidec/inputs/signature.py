@@ -11,7 +11,7 @@ import os
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
-from tidec.inputs.document import MAX_INT64, Document, Member, Node, Object, kind_of, parse, plain_text, quoted, read_file
+from tidec.inputs.document import MAX_INT64, REFERENCE, Document, Member, Node, Object, kind_of, parse, plain_text, quoted, read_file
 
 SCHEMA = "tidec.group/1"
 
@@ -174,7 +174,7 @@ def read_groups(text: str, *, file: str) -> Signature:
         raise document.error("P002", f"the schema of a group file is {quoted(SCHEMA)}", line=given["schema"].line, help=f'write "schema": "{SCHEMA}"')
     if ("params" in given) == ("groups" in given):
         raise document.error("P002", f"a group file has {'both' if 'params' in given else 'neither'} params {'and' if 'params' in given else 'nor'} groups",
-                             line=root.line, help="give params (one group) or groups (a list of groups)")
+                             line=root.line, help="give params (one group) or groups (a list of groups)", see=REFERENCE)
     if "params" in given:
         groups = (_group(document, name, 1, given["params"].node, {}),)
     else:
@@ -192,7 +192,7 @@ def _group_of(document: Document, i: int, node: Node) -> Group:
     given = document.members(node, what=f"group {i}", owner="a group", keys=_GROUP_KEYS)
     name = document.text(given["name"].node, what=f"the name of group {i}") if "name" in given else f"g{i}"
     if "params" not in given:
-        raise document.error("P002", f"group {quoted(name)} has no params", line=node.line, help="list its parameters in FSDP2's order")
+        raise document.error("P002", f"group {quoted(name)} has no params", line=node.line, help="list its parameters in FSDP2's order", see=REFERENCE)
     repeat = document.integer(given["repeat"].node, what=f"repeat of group {quoted(name)}", low=1) if "repeat" in given else 1
     return _group(document, name, repeat, given["params"].node, given)
 
@@ -236,7 +236,7 @@ def _parameter(document: Document, i: int, node: Node, group: str) -> tuple[Para
     given = document.members(node, what=what, owner="a parameter", keys=_PARAMETER_KEYS)
     for key in ("name", "shape", "dtype"):
         if key not in given:
-            raise document.error("P002", f"{what} has no {key}", line=node.line, help="a parameter needs name, shape and dtype")
+            raise document.error("P002", f"{what} has no {key}", line=node.line, help="a parameter needs name, shape and dtype", see=REFERENCE)
     line = given["name"].line
     name = document.text(given["name"].node, what=f"the name of parameter {i} of {group}")
     dtype = _dtype(document, given["dtype"].node, f"dtype of {what}")

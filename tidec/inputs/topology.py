@@ -8,7 +8,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.document import Document, Member, parse, quoted, read_file
+from tidec.inputs.document import REFERENCE, Document, Member, parse, quoted, read_file
 
 SCHEMA = "tidec.topo/1"
 MAX_LANES = 72
@@ -128,7 +128,7 @@ def _extents(document: Document, given: dict[str, Member]) -> tuple[int, int]:
     sizes = {key: document.integer(given[key].node, what=key, low=1, high=MAX_RANKS) for key in ("nodes", "lanes", "ranks") if key in given}
     if len(sizes) < 2:
         raise document.error("P002", "a topology needs two of nodes, lanes and ranks", line=document.root.line,
-                             reason=f"it gives {', '.join(sizes) or 'none of them'}", help='write for example "nodes": 8, "lanes": 8')
+                             reason=f"it gives {', '.join(sizes) or 'none of them'}", help='write for example "nodes": 8, "lanes": 8', see=REFERENCE)
     if "ranks" not in sizes:
         return sizes["nodes"], sizes["lanes"]
     ranks, unit = sizes["ranks"], "lanes" if "lanes" in sizes else "nodes"
