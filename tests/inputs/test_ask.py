@@ -39,7 +39,7 @@ def test_a_parameter_sharded_on_another_dimension_is_the_reason_for_both():
 
 def test_trainable_parameters_of_two_types_are_the_reason_for_both():
     cause = StockCause('trainable parameters have different types: "w" is bf16, "v" is fp32; '
-                       "FSDP2 itself stops at the first forward pass (AssertionError: FSDP expects uniform original parameter dtype)", "v")
+                       "FSDP2 of torch 2.14 and before stops at its first forward pass (AssertionError: FSDP expects uniform original parameter dtype)", "v")
     assert causes(param(), param("v", dtype=Dtype.FP32)) == (cause, cause)
     assert causes(param(), param("v", dtype=Dtype.FP32), param_dtype=Dtype.BF16) == (cause, cause)
 

@@ -99,7 +99,7 @@ def _cause_of_both(group: Group) -> StockCause | None:
         if p.dtype is not trainable[0].dtype:
             return StockCause(
                 f"trainable parameters have different types: {_typed(trainable[0])}, {_typed(p)}; "
-                "FSDP2 itself stops at the first forward pass (AssertionError: FSDP expects uniform original parameter dtype)", p.name,
+                "FSDP2 of torch 2.14 and before stops at its first forward pass (AssertionError: FSDP expects uniform original parameter dtype)", p.name,
                 "give the fp32 norms a group of their own (fully_shard them apart), or store all in one type")
     if len(trainable) > MAX_TRAINABLE:
         p = trainable[MAX_TRAINABLE]
