@@ -37,6 +37,15 @@ def test_a_plan_that_compile_refuses_has_no_cost(told, golden, group):
     assert told("explain", "--topo", "8x8", "--group", group(SMALL), "--set", "W=6").endswith("exit 0\n")
 
 
+def test_what_stock_allocates_stands_beside_the_arena(json_of, told, group):
+    # As above: a landing is 80 bytes, and stock holds two of them and its gather buffer; its pack is 4 ranks * 10 elements * 4 bytes.
+    (entry,) = json_of("explain", "--topo", "2x2", "--group", group(SMALL))[1]["groups"]
+    assert (entry["all_gather"]["stock_bytes"], entry["reduce_scatter"]["stock_bytes"]) == (3 * 80, 160)
+    small, large = (told("explain", "--topo", topology, "--group", "examples/gpt2-small.json") for topology in ("2x4", "8x8"))
+    assert "memory: the reduce-scatter of 2 of 2 rows needs more than stock's pack, most in \"embed+pos+norm+head (tied)\": 301 MiB against 150 MiB\n" in small
+    assert "memory:" not in large
+
+
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_every_code_has_a_page(code, json_of):
     exit_code, page = json_of("explain", code.lower())

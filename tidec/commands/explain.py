@@ -14,6 +14,7 @@ from tidec.commands.tell import bytes_text, short, table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
+from tidec.inputs.document import quoted
 from tidec.inputs.signature import canonical_text
 from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
@@ -28,8 +29,12 @@ _INCAST = "the all-gather is not paced: a node that runs ahead can send to a rai
 _LEGEND = (
     "shard: what a rank contributes.  landing: what every rank ends with, used where it lands.  padding: its bytes that belong to no row.",
     "empty: pairs of a parameter and a rank without a row of it.  unaligned: parameters that do not start at a multiple of 16 bytes.",
-    "descriptors, rounds, waves: of rank 0 in one call.  arena: two landings, the shard and the staging.",
-    "stock's buffers: the rank-major gather buffer that it copies out of, and what it packs in fp32 before it can reduce.",
+    "descriptors, rounds, waves: of rank 0 in one call.  staging: the part of the arena that is neither landing nor shard.",
+    "arena: what a rank allocates for the plan. All-gather: two landings (a group in use, the next one arriving), the shard where nothing is cast,",
+    "and the staging. Reduce-scatter: the staging. stock: what FSDP2 allocates to do the same. All-gather: two unsharded groups and the rank-major",
+    "gather buffer it copies out of; its shards, which it stores too, are not counted. Reduce-scatter: the buffer that it packs gradients in, in",
+    "fp32, as these plans reduce; with reduce_dtype bf16 it is half of that. Gradients and the output are the job's own on both sides.",
+    "An arena is one a row here; sharing it between groups, their repeats and both collectives is not planned yet (stock allocates and frees).",
 )
 
 
@@ -122,7 +127,7 @@ def _told(e: _Explained) -> Answer:
     remarks = _remarks(e)
     text = "\n".join((
         table(("group", "repeat", "params", "shard", "landing", "padding", "empty", "unaligned"), layout_rows, right=range(1, 8)), "",
-        table(("group", "collective", "descriptors", "rounds", "waves", "arena", "staging", "stock's buffers"), cost_rows, right=range(2, 8)), "",
+        table(("group", "collective", "descriptors", "rounds", "waves", "arena", "staging", "stock"), cost_rows, right=range(2, 8)), "",
         *_LEGEND, *([""] if remarks else []), *remarks,
     ))
     fields = {"topology": f"{e.nodes}x{e.lanes}", "lowering": e.lowering.value, "groups": [_fields(row) for row in e.rows], "notes": remarks}
@@ -135,7 +140,11 @@ def _fields(row: _Row) -> dict[str, object]:
         entry["num_params"] = len(row.layout.params)
         entry.update((f, getattr(row.layout, f)) for f in _LAYOUT_FIELDS)
     for collective, o in zip(Collective, row.outcomes):
-        entry[collective.value] = {"stock": stock_fields(o)} if isinstance(o, StockCause) else {f: getattr(o, f) for f in _COST_FIELDS}
+        if isinstance(o, StockCause):
+            entry[collective.value] = {"stock": stock_fields(o)}
+        else:
+            assert row.layout is not None, row.name
+            entry[collective.value] = {**{f: getattr(o, f) for f in _COST_FIELDS}, "stock_bytes": _stock_bytes(collective, row.layout)}
     return entry
 
 
@@ -149,15 +158,30 @@ def _layout_cells(layout: GroupLayout | None) -> Sequence[str]:
 def _cost_cells(collective: Collective, outcome: Cost | StockCause, layout: GroupLayout | None) -> Sequence[str]:
     if isinstance(outcome, StockCause) or layout is None:
         return ["stock", *[""] * 5]
-    # What stock allocates beside what the job keeps: its rank-major gather buffer, and its fp32 pack.
-    stock_bytes = layout.landing_bytes if collective is Collective.ALL_GATHER else layout.pack_bytes
-    sizes = (outcome.arena_bytes, outcome.staging_bytes, stock_bytes)
+    sizes = (outcome.arena_bytes, outcome.staging_bytes, _stock_bytes(collective, layout))
     return (f"{outcome.descriptors:,}", str(outcome.rounds), str(outcome.waves), *map(bytes_text, sizes))
+
+
+def _stock_bytes(collective: Collective, layout: GroupLayout) -> int:
+    """What stock allocates for the same: two unsharded groups and its gather buffer, each N*S bytes, or its pack in fp32."""
+    return 3 * layout.landing_bytes if collective is Collective.ALL_GATHER else layout.pack_bytes
+
+
+def _larger(e: _Explained) -> list[str]:
+    """One line where reduce-scatters need more than stock's pack, with the largest of them."""
+    found = [(o.arena_bytes, row.layout.pack_bytes, row.name) for row in e.rows for c, o in zip(Collective, row.outcomes)
+             if c is Collective.REDUCE_SCATTER and isinstance(o, Cost) and row.layout is not None and o.arena_bytes > row.layout.pack_bytes]
+    if not found:
+        return []
+    arena, pack, name = max(found)
+    return [f"memory: the reduce-scatter of {len(found)} of {len(e.rows)} rows needs more than stock's pack, "
+            f"most in {quoted(short(name))}: {bytes_text(arena)} against {bytes_text(pack)}"]
 
 
 def _remarks(e: _Explained) -> list[str]:
     is_gathered = any(isinstance(row.outcomes[0], Cost) for row in e.rows)
     return [
+        *_larger(e),
         *([f"unsafe: {_INCAST}"] if e.nodes > 1 and is_gathered else []),
         *(["nvls: sums are repeatable, not bit-equal to p2p: the switch adds in an order of its own"] if e.lowering is Lowering.NVLS else []),
     ]
