@@ -27,7 +27,8 @@ _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), 
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 
-_KNOB_HELP = "set a knob: W, k, n_stg, n_part, n_out or cast; repeat for several"
+_KNOB_HELP = ("set a knob: W, k, n_stg, n_part, n_out or cast (not built yet: chunk_bytes, stripes, ctas_sum, ctas_land, pacing); "
+              "repeat for several; tidec explain W says what one is")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -196,7 +197,8 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_knobs(page)
     page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
     page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
-    page.add_argument("--target", metavar="TARGET", help="build for a target; this version emits source for all of them and builds none")
+    page.add_argument("--target", metavar="TARGET", help="build for a target: only echo exists, and every compile builds and compares it unless --no-echo says not "
+                                                           "to; python, host, loopback and nccl are not built yet (exit 6)")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
@@ -214,7 +216,7 @@ def _add_prove(page: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(page: argparse.ArgumentParser) -> None:
-    page.add_argument("what", nargs="?", metavar="BUNDLE|CODE", help="a bundle's folder, or a code such as V104")
+    page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
     _add_knobs(page)
 
@@ -255,7 +257,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 _PAGES = {
     "compile": ("plan, prove and emit both collectives of every group", _add_compile),
     "prove": ("prove one schedule for every node count", _add_prove),
-    "explain": ("say what a plan costs, or what a code means", _add_explain),
+    "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
 }
 COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not}

@@ -1,8 +1,9 @@
-"""`tidec explain`: what a code means, or what every plan of a model or a bundle costs beside stock."""
+"""`tidec explain`: what a code or a word means, or what every plan of a model or a bundle costs beside stock."""
 from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from tidec.commands.answer import Answer
 from tidec.commands.asking import read_asked
 from tidec.commands.stock import spelt, stock_fields
 from tidec.commands.tell import bytes_text, short, table
+from tidec.commands.words import page, words
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
-from tidec.inputs.document import quoted
+from tidec.inputs.document import nearest, quoted
 from tidec.inputs.signature import canonical_text
 from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
@@ -59,24 +61,34 @@ class _Explained:
 
 
 def run(*, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None) -> Answer:
-    """A code's page, or the costs of a bundle or of a topology and a model; `None` = not given."""
+    """The page of a code, a knob or a word, or the costs of a bundle or of a topology and a model; `None` = not given."""
     if what is not None and (topo is not None or group is not None or settings or capability is not None):
-        raise TidecError(Diagnostic("P001", "explain takes a bundle or a code, or --topo and --group, not both", help="run tidec explain --help"))
+        raise TidecError(Diagnostic("P001", "explain takes a bundle, a code or a word, or --topo and --group, not both", help="run tidec explain --help"))
     if what is not None and _CODE.fullmatch(what) and not os.path.exists(what):
         return _explain_code(what.upper())
+    if what is not None and not os.path.lexists(what) and os.path.basename(what) == what:
+        return _explain_word(what)
     if what is not None:
         return _told(_of_bundle(Path(what)))
     if topo is None or group is None:
-        raise TidecError(Diagnostic("P001", "explain needs a bundle, a code, or both --topo and --group", help="run tidec explain --help"))
+        raise TidecError(Diagnostic("P001", "explain needs a bundle, a code, a word, or both --topo and --group", help="run tidec explain --help"))
     return _told(_of_model(topo, group, settings, capability))
 
 
 def _explain_code(code: str) -> Answer:
     if code not in CODES:
         raise TidecError(Diagnostic("P001", f"there is no code {code}", help="a code is a letter and three digits, as messages show it: V104"))
-    page = CODES[code]
-    fields = {"code": code, "name": page.name, "exit_code": page.exit.value, "page": page.page}
-    return Answer(Exit.OK, fields, f"{code} {page.name}\n\n{page.page}\n\nA command that stops at it exits {page.exit.value}.")
+    found = CODES[code]
+    fields = {"code": code, "name": found.name, "exit_code": found.exit.value, "page": found.page}
+    return Answer(Exit.OK, fields, f"{code} {found.name}\n\n{found.page}\n\nA command that stops at it exits {found.exit.value}.")
+
+
+def _explain_word(word: str) -> Answer:
+    title, text = page(word)
+    if not title:
+        raise TidecError(Diagnostic("P001", f"{quoted(word)} is no bundle, no code, no knob and no word of the glossary",
+                                    help=f"did you mean {nearest(word, words())}?  README has the glossary"))
+    return Answer(Exit.OK, {"word": title, "page": text}, f"{title}\n\n" + "\n".join(textwrap.wrap(text, 110)))
 
 
 def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None) -> _Explained:
