@@ -62,7 +62,8 @@ def test_a_cache_that_cannot_be_made_costs_a_note(told, golden, tmp_path):
     assert text.count("note[E003 unwritable]") == 1 and text.endswith("exit 0\n")
 
 
-def test_the_sweep_of_the_paper_is_counted(json_of):
+def test_the_sweep_of_the_paper_is_counted(json_of, told):
+    assert "\nW  node counts refused\n1                    0\n2                    0\n3                  127\n" in told("prove", "--paper-sweep")
     exit_code, content = json_of("prove", "--paper-sweep")
     assert exit_code == 0 and content["verdict"] == "proved" and content["disagreements"] == 0
     assert (content["accepted"], content["rejected"]) == (458_304, 65_472) and content["colliding"] == [0, 0, 127, 0, 256, 256, 384, 0]

@@ -108,7 +108,7 @@ def _sweep() -> Answer:
     rows = [(str(width), f"{count:,}") for width, count in enumerate(found.colliding, start=1)]
     text = "\n".join((
         f"base plans at L = {LANES}, every M in {FIRST_M}..{LAST_M} and every W in 1..{LANES}: {found.accepted:,} accepted, {found.rejected:,} refused", "",
-        table(("W", "refused M"), rows, right=(0, 1)), "",
+        table(("W", "node counts refused"), rows, right=(0, 1)), "",
         f"{verdict.value}: the premise that refuses them holds exactly where no two contributors of a wave meet, for every M >= 2;",
         f"enumeration disagrees on {found.disagreements} of {len(found.colliding) * (LAST_M - FIRST_M + 1):,} pairs, in {found.seconds:.2f} s",
     ))
