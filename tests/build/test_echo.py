@@ -16,6 +16,8 @@ from tidec.inputs.knobs import parse_knobs
 from tidec.inputs.signature import Dtype, Group, Parameter
 from tidec.inputs.topology import Topology
 from tidec.plan.lower import lower
+from tidec.plan.steps import Space
+from tidec.schedule.program import OpKind
 from tidec.verify.certificate import Proved
 
 GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
@@ -110,6 +112,28 @@ def test_the_emitted_program_has_no_undefined_behaviour():
     plans = [p for nodes, lanes in ((1, 2), (4, 2)) for p in plans_of(nodes, lanes)]
     found, _ = mismatches(plans, lambda i: (0, 1, 2**31 - 1), flags=(*STRICT, "-fsanitize=undefined", "-fno-sanitize-recover=undefined"))
     assert found == []
+
+
+def test_offsets_past_32_bits_are_echoed_whole():
+    """A table of more than 2**32 bytes on one node of eight lanes, and larger ones on several nodes, where all kinds of offset, width and pitch are past it."""
+    def of(shape, stored, after):
+        return Group("g", 1, (Parameter("w", shape, stored), Parameter("b", (9, 3), after)), param_dtype=Dtype.BF16)
+
+    plans = [plan(1, 8, c, of((19345706, 128), Dtype.BF16, Dtype.BF16), P2P) for c in Collective]
+    # Five nodes, so that a round of the all-gather places a run of slots; two stored types, so that there are two runs of casts.
+    plans += [plan(5, 2, GATHER, of((2**26 + 1, 640), *stored), P2P) for stored in ((Dtype.BF16, Dtype.BF16), (Dtype.FP32, Dtype.BF16))]
+    # W = 1 on three nodes, so that an inbox block is zeroed.
+    plans += [plan(3, 2, REDUCE, of((2**26 + 1, 640), Dtype.BF16, Dtype.BF16), how, dict(W=1, n_part=2)) for how in Lowering]
+    for collective in Collective:
+        moves = [m for p in plans if p.collective is collective for step in p.steps(p.ranks - 1, 3) for m in step.moves]
+        spaces = {Space.SHARD, Space.ARENA} if collective is GATHER else {Space.GRAD, Space.ARENA, Space.OUT}
+        assert {place.space for m in moves for place in (m.src, m.dst) if place.offset > 2**32} == spaces
+        assert all(any(size(m) > 2**32 for m in moves) for size in (lambda m: m.width, lambda m: m.src_pitch, lambda m: m.dst_pitch))
+    assert any(e.bytes > 2**32 for p in plans for step in p.steps(p.ranks - 1, 3) if step.kind is OpKind.ZERO for e in step.extents)
+    with tempfile.TemporaryDirectory() as beside:
+        echo = build_echo(emitted(plans), Path(beside), find_compiler(), flags=STRICT)
+        for i, p in enumerate(plans):
+            assert compare(echo, p, program=i, call=3, ranks=(0, p.ranks - 1), told=hashlib.sha256()) > 0
 
 
 def _half(nodes_and_lanes):
