@@ -134,7 +134,7 @@ def _of_op(program: Program, at: Placed, op: Op) -> Iterator[Change]:
         for stream in program.streams:
             if stream.name != op.stream:
                 yield Kind.STREAM_CHANGED, f"on {stream.name}, not {op.stream}", (replace(op, stream=stream.name),)
-    if op.kind in (OpKind.COPY, OpKind.PUT, OpKind.CAST):
+    if op.kind in (OpKind.COPY, OpKind.PUT, OpKind.CAST) and not isinstance(op.writes[0].lane, Every):
         yield Kind.CELLS_SWAPPED, "from its destination to its source", (replace(op, reads=op.writes, writes=op.reads),)
     if op.kind is OpKind.PUT:
         a, b = op.raises
