@@ -23,7 +23,6 @@ from tidec.emit.manifest import EchoReport
 from tidec.emit.place import check_free
 from tidec.emit.render import render
 from tidec.errors import Diagnostic, Level, TidecError
-from tidec.index import text
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import quoted
@@ -34,6 +33,7 @@ from tidec.plan.ir import Plan
 from tidec.plan.lower import lower, schedule_call
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program
+from tidec.verify.budget import premise_refusal
 from tidec.verify.certificate import certify
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import NoStore, Report, Store, prove
@@ -116,7 +116,7 @@ def compile(
     watch("report", tuple(reports.values()))
     for key, plan in plans.items():
         if not plan.premises_hold:
-            raise _premise_fails(programs[calls[key]], plan.nodes)
+            raise _premise_fails(programs[calls[key]], plan)
     proved = tuple(certify(plan, reports[calls[key]]) for key, plan in plans.items())
     watch("proved", proved)
 
@@ -179,14 +179,10 @@ def _check_sizes(plans: tuple[Plan, ...], budget_bytes: int | None) -> tuple[Dia
     return tuple(found)
 
 
-def _premise_fails(program: Program, nodes: int) -> TidecError:
+def _premise_fails(program: Program, plan: Plan) -> TidecError:
     """What goes wrong where the program's premises on M do not hold, with the example of this node count."""
-    claims = prove(program, nodes=nodes, first_only=True).claims
-    shown = [c.diagnostic for c in claims if c.verdict is Verdict.REFUTED and c.diagnostic is not None]
-    premises = " and ".join(text(p) for p in program.premises)
-    width = dict(program.knobs)["W"]
-    return TidecError(*shown, Diagnostic("P013", f"the plan is right only where {premises}, and M = {nodes} is not such a node count",
-                                         help=f"set another W than {width}: one that divides {program.lanes} is right for every node count"))
+    claims = prove(program, nodes=plan.nodes, first_only=True).claims
+    return TidecError(*(c.diagnostic for c in claims if c.verdict is Verdict.REFUTED and c.diagnostic is not None), premise_refusal(plan))
 
 
 def _gib(count: int) -> str:

@@ -28,11 +28,16 @@ def plan_claims(plan: Plan) -> tuple[Claim, ...]:
     )
 
 
+def premise_refusal(plan: Plan) -> Diagnostic:
+    """P013 of a plan whose node count the schedule's premises do not admit."""
+    needed = " and ".join(text(p) for p in plan.program.premises)
+    return Diagnostic("P013", f"the plan is right only where {needed}, and M = {plan.nodes} is not such a node count",
+                      help=f"set W to one that divides {plan.lanes}: it is right for every node count")
+
+
 def _check_premises(plan: Plan) -> None:
     if not plan.premises_hold:
-        needed = " and ".join(text(p) for p in plan.program.premises)
-        raise TidecError(Diagnostic("P013", f"the plan is right only where {needed}, and M = {plan.nodes} is not such a node count",
-                                    help=f"set W to one that divides {plan.lanes}: it is right for every node count"))
+        raise TidecError(premise_refusal(plan))
 
 
 def _decided(code: str, what: str, check: Callable[[], None]) -> Claim:
