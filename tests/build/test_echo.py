@@ -121,9 +121,9 @@ def test_offsets_past_32_bits_are_echoed_whole():
 
     plans = [plan(1, 8, c, of((19345706, 128), Dtype.BF16, Dtype.BF16), P2P) for c in Collective]
     # Five nodes, so that a round of the all-gather places a run of slots; two stored types, so that there are two runs of casts.
-    plans += [plan(5, 2, GATHER, of((2**26 + 1, 640), *stored), P2P) for stored in ((Dtype.BF16, Dtype.BF16), (Dtype.FP32, Dtype.BF16))]
+    plans += [plan(5, 2, GATHER, of((2**28 + 1, 640), *stored), P2P) for stored in ((Dtype.BF16, Dtype.BF16), (Dtype.FP32, Dtype.BF16))]
     # W = 1 on three nodes, so that an inbox block is zeroed.
-    plans += [plan(3, 2, REDUCE, of((2**26 + 1, 640), Dtype.BF16, Dtype.BF16), how, dict(W=1, n_part=2)) for how in Lowering]
+    plans += [plan(3, 2, REDUCE, of((2**28 + 1, 640), Dtype.BF16, Dtype.BF16), how, dict(W=1, n_part=2)) for how in Lowering]
     for collective in Collective:
         moves = [m for p in plans if p.collective is collective for step in p.steps(p.ranks - 1, 3) for m in step.moves]
         spaces = {Space.SHARD, Space.ARENA} if collective is GATHER else {Space.GRAD, Space.ARENA, Space.OUT}
