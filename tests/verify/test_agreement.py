@@ -155,6 +155,10 @@ OUTPUTS = {
     "a landing left out": ("tide_rs", (("s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL], seed=w.eq(0))", "pass"),), 2, 2, dict(W=1, k=1)),
     "a landing on one lane only": ("tide_rs", (("s.land(inbox[g, ALL]", "with s.when(j.eq(0)): s.land(inbox[g, ALL]"),), 2, 2, dict(W=1, k=1)),
     "a landing in another lane's output": ("tide_rs", (("into=out[p, ALL], seed", "into=out[p, ALL].at(n, (j + 1) % L), seed"),), 2, 2, dict(W=1, k=1)),
+    "every contribution landed twice, in two uses": ("tide_rs", ((
+        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL], seed=w.eq(0))",
+        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w), seed=w.eq(0)); "
+        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w + 1), seed=False)"),), 2, 2, dict(W=1, k=1)),
     "a part of one node's sum left out": ("tide_rs", (('s.serial("p", 0, n_part): level1(p, lambda', 's.serial("p", 0, n_part - 1): level1(p, lambda'),), 1, 1, dict(W=1, k=1, n_part=2)),
     "one node's sum as the sum of all": ("tide_rs", (("with s.when(s.single_node):                                #", "with s.when(True):                                         #"),), 1, 2, dict(W=1, k=1)),
     "lanes in reverse, and a landing that says so": ("tide_ag", (
@@ -177,7 +181,7 @@ def test_the_interpreter_sees_a_wrong_output(case):
     assert not simulate(changed(case), OUTPUTS[case][3]).is_ok
 
 
-@pytest.mark.xfail(strict=True, reason="no claim says that every output is written, by its own rank, with what the contract asks for")
+@pytest.mark.xfail(strict=True, reason="no claim says that every output is written, once, by its own rank, with what the contract asks for")
 @pytest.mark.parametrize("case", OUTPUTS)
 def test_the_prover_refutes_a_wrong_output(case):
     assert prove(changed(case), first_only=True).verdict is Verdict.REFUTED
