@@ -11,7 +11,7 @@ from tidec.verify.obligation import Obligation, Outcome, Verdict
 from tidec.verify.terms import Bool, Int, Terms, Values
 
 
-FIRST_TRY = 300_000        # solver steps before an obligation with residues is taken apart
+FIRST_TRY = 1_500_000        # solver steps before an obligation with residues is taken apart
 
 
 class Stop(Exception):
