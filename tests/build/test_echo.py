@@ -230,3 +230,26 @@ def test_a_program_that_does_not_compile_shows_what_the_compiler_says():
     with pytest.raises(TidecError) as caught:
         check_echo(changed, [p])
     assert caught.value.diagnostics[0].code == "E002" and "kStaje" in caught.value.diagnostics[0].example[0]
+
+
+def test_a_sample_is_thinned_evenly_and_keeps_both_ends():
+    from tidec.build.compile import _thinned
+
+    assert _thinned(tuple(range(40)), 40) == tuple(range(40))
+    assert _thinned(tuple(range(40)), 4) == (0, 13, 26, 39)
+    assert _thinned(tuple(range(40)), 0) == (0, 39)
+
+
+def test_a_rank_with_too_many_ops_is_refused_at_once():
+    from tidec.build.compile import _count
+
+    class Endless:
+        """A plan whose ranks never end."""
+
+        nodes = 268_435_455
+
+        def steps(self, rank):
+            return iter(int, 1)
+
+    with pytest.raises(TidecError, match="E004.*268,435,455 nodes"):
+        _count(Endless(), 1000)

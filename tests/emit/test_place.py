@@ -8,6 +8,7 @@ from tidec.emit.place import MANIFEST, place
 from tidec.errors import Exit, TidecError
 
 FILES = {MANIFEST: b"{}", "a.hpp": b"// a"}
+OLD = {MANIFEST: b'{"schema": "tidec.bundle/1", "files": {"old.hpp": {}}}', "old.hpp": b""}
 
 
 def refused(*args, **rest):
@@ -41,22 +42,23 @@ def test_what_stands_there_already_is_kept(tmp_path, what, force, says):
     for name in ("full", "bundle"):
         (tmp_path / name).mkdir()
     (tmp_path / "full" / "mine").write_text("keep")
-    (tmp_path / "bundle" / MANIFEST).write_text("keep")
+    (tmp_path / "bundle" / MANIFEST).write_bytes(OLD[MANIFEST])
     (tmp_path / "file").write_text("keep")
     diagnostic, code = refused(FILES, tmp_path / what, is_forced=force)
     assert diagnostic.code == "C002" and code is Exit.USAGE and says in diagnostic.sentence + diagnostic.help
-    assert (tmp_path / "full" / "mine").read_text() == (tmp_path / "file").read_text() == (tmp_path / "bundle" / MANIFEST).read_text() == "keep"
+    assert (tmp_path / "full" / "mine").read_text() == (tmp_path / "file").read_text() == "keep"
+    assert (tmp_path / "bundle" / MANIFEST).read_bytes() == OLD[MANIFEST]
 
 
 def test_force_replaces_a_bundle_and_leaves_nothing_of_it(tmp_path):
-    place({MANIFEST: b"old", "old.hpp": b""}, tmp_path / "b", is_forced=False)
+    place(OLD, tmp_path / "b", is_forced=False)
     (tmp_path / "b" / "lib").mkdir()
     assert held(place(FILES, tmp_path / "b", is_forced=True)) == FILES
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
 
 
 def test_nothing_changes_where_the_last_rename_fails(tmp_path, monkeypatch):
-    place({MANIFEST: b"old"}, tmp_path / "b", is_forced=False)
+    place(OLD, tmp_path / "b", is_forced=False)
     real = os.rename
 
     def failing(src, dst):
@@ -67,7 +69,7 @@ def test_nothing_changes_where_the_last_rename_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "rename", failing)
     diagnostic, code = refused(FILES, tmp_path / "b", is_forced=True)
     assert diagnostic.code == "E003" and code is Exit.ENVIRONMENT and "No space left" in diagnostic.reason
-    assert [p.name for p in tmp_path.iterdir()] == ["b"] and held(tmp_path / "b") == {MANIFEST: b"old"}
+    assert [p.name for p in tmp_path.iterdir()] == ["b"] and held(tmp_path / "b") == OLD
 
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path):
@@ -83,3 +85,24 @@ def test_every_file_and_the_folder_are_synced_before_the_rename(tmp_path, monkey
     monkeypatch.setattr(os, "rename", lambda a, b: (order.append("rename"), real_rename(a, b))[1])
     place(FILES, tmp_path / "b", is_forced=False)
     assert sorted(order[:3]) == sorted([*FILES, "bundle"]) and order[3:] == ["rename", tmp_path.name]
+
+
+def test_a_folder_that_only_looks_like_a_bundle_is_never_replaced(tmp_path):
+    for name, manifest in (("app", '{"name": "my app"}'), ("list", "[]"), ("text", "no json"), ("other", '{"schema": "x/1", "files": {}}')):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "manifest.json").write_text(manifest, encoding="utf-8")
+        (folder / "precious.js").write_text("keep", encoding="utf-8")
+        with pytest.raises(TidecError, match="C002"):
+            place({"manifest.json": b"{}"}, folder, is_forced=True)
+        assert (folder / "precious.js").read_text(encoding="utf-8") == "keep"
+
+
+def test_a_file_of_one_s_own_in_a_bundle_is_never_deleted(tmp_path):
+    bundle = {"manifest.json": b'{"schema": "tidec.bundle/1", "files": {"a.hpp": {}}}', "manifest.sha256": b"", "a.hpp": b""}
+    place(bundle, tmp_path / "b", is_forced=False)
+    place(bundle, tmp_path / "b", is_forced=True)
+    (tmp_path / "b" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(TidecError, match="does not list 'notes.txt'"):
+        place(bundle, tmp_path / "b", is_forced=True)
+    assert (tmp_path / "b" / "notes.txt").read_text(encoding="utf-8") == "mine"

@@ -6,6 +6,7 @@ is gone afterwards.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import select
@@ -37,13 +38,15 @@ def check_echo(sources: Sequence[Source], plans: Sequence[Plan], *, max_steps: i
     """Build the echo of emitted sources and compare what it issues with the plans that they were emitted from, in that order.
 
     Every rank in calls 0 and 3, while that is at most max_steps ops together; else the lanes of nodes 0, 1 and M-1 in call 0, and 16 ranks
-    chosen by the plan's digest in call 3.
+    chosen by the plan's digest in call 3, of which only some are taken where they have more than MAX_STEPS ops together.
+    Raises E004 where one rank has more than MAX_STEPS ops in a call.
     Raises V501 at the first line that differs; E002 where the compiler is missing or fails; E003 where no temporary folder can be made.
     """
     if not plans:
         return EchoReport(0, 0, hashlib.sha256().hexdigest())
     told = hashlib.sha256()
-    is_whole = len(CALLS) * sum(p.ranks * sum(1 for _ in p.steps(0)) for p in plans) <= max_steps
+    per_rank = [_count(p, MAX_STEPS) for p in plans]
+    is_whole = len(CALLS) * sum(p.ranks * n for p, n in zip(plans, per_rank)) <= max_steps
     steps, fewest = 0, plans[0].ranks
     try:
         with tempfile.TemporaryDirectory(prefix="tidec-echo-", ignore_cleanup_errors=True) as beside:
@@ -51,7 +54,7 @@ def check_echo(sources: Sequence[Source], plans: Sequence[Plan], *, max_steps: i
             for program, plan in enumerate(plans):
                 covered: set[int] = set()
                 for call in CALLS:
-                    ranks = range(plan.ranks) if is_whole else sample(plan, call)
+                    ranks = range(plan.ranks) if is_whole else _thinned(sample(plan, call), MAX_STEPS // per_rank[program])
                     covered.update(ranks)
                     steps += compare(echo, plan, program=program, call=call, ranks=ranks, told=told)
                 fewest = min(fewest, len(covered))
@@ -59,6 +62,23 @@ def check_echo(sources: Sequence[Source], plans: Sequence[Plan], *, max_steps: i
         raise TidecError(Diagnostic("E003", "the echo cannot be built in a temporary folder", reason=problem.strerror or str(problem),
                                     help="set TMPDIR to a folder that can be written")) from problem
     return EchoReport(fewest, steps, told.hexdigest())
+
+
+def _count(plan: Plan, max_steps: int) -> int:
+    """The ops of rank 0 in one call. Raises E004 where they are more than max_steps."""
+    count = sum(1 for _ in itertools.islice(plan.steps(0), max_steps + 1))
+    if count > max_steps:
+        raise TidecError(Diagnostic("E004", f"the echo of a plan of {plan.nodes:,} nodes is not compared", help="add --no-echo: the bundle then says that it was not",
+                                    reason=f"one rank issues more than {max_steps:,} ops in a call"))
+    return count
+
+
+def _thinned(ranks: tuple[int, ...], at_most: int) -> tuple[int, ...]:
+    """At most that many of the ranks, but two, evenly over them, the first and the last among them."""
+    take = max(2, at_most)
+    if len(ranks) <= take:
+        return ranks
+    return tuple(ranks[i * (len(ranks) - 1) // (take - 1)] for i in range(take))
 
 
 def sample(plan: Plan, call: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """How a bundle's files come to stand in their folder: all of them at once, or none."""
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from tidec.errors import Diagnostic, TidecError
 
 MANIFEST = "manifest.json"
+BESIDE = ("manifest.sha256", "lib", "build.json", "build.log")     # what a bundle has beside what its manifest lists
 
 
 def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
@@ -55,13 +57,26 @@ def check_free(out: Path, *, is_forced: bool) -> None:
             raise TidecError(Diagnostic("C002", f"{out} is a file", help="give a folder with -o DIR"))
         if not any(target.iterdir()):
             return
-        is_bundle = (target / MANIFEST).is_file()
+        strange = _strange(target)
     except OSError as problem:
         raise _unwritable(out, problem) from problem
-    if not is_bundle:
-        raise TidecError(Diagnostic("C002", f"{out} holds other things than a bundle", help="give a new or an empty folder with -o DIR"))
+    if strange:
+        raise TidecError(Diagnostic("C002", f"{out} holds other things than a bundle", reason=strange, help="give a new or an empty folder with -o DIR"))
     if not is_forced:
         raise TidecError(Diagnostic("C002", f"{out} holds a bundle already", help="add --force to replace it, or give another folder"))
+
+
+def _strange(folder: Path) -> str:
+    """Why the folder is not a bundle and nothing else; empty if it is. What a bundle's manifest does not list is somebody's own."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        listed = set(manifest["files"]) if manifest["schema"].startswith("tidec.bundle/") else None
+    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        listed = None
+    if listed is None:
+        return f"it has no {MANIFEST} of a bundle"
+    own = sorted(p.name for p in folder.iterdir() if p.name not in listed | {MANIFEST, *BESIDE})
+    return f"the bundle there does not list {own[0]!r}" if own else ""
 
 
 def _unwritable(out: Path, problem: OSError) -> TidecError:

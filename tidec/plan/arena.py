@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.index import evaluate
+from tidec.inputs.document import MAX_INT64
 from tidec.inputs.signature import Dtype
 from tidec.plan.layout import PACK_ITEM_BYTES, GroupLayout
 from tidec.schedule.program import OTHERS, Block, Buffer, Kind, Program, statements
@@ -95,7 +96,7 @@ def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: i
     """The arena of a program's branch for that many nodes.
 
     has_cast: whether the all-gather casts into its stage, so that the resident shard stays outside the arena.
-    Guaranteed: `check_arena` holds.
+    Guaranteed: `check_arena` holds. Raises P005 where an offset would not fit 64 bits.
     """
     regions: list[Region] = []
 
@@ -116,6 +117,9 @@ def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: i
             extents = tuple(0 if empty else x for empty, x in zip(_from_nobody(program, b), extents_of(b, nodes)[1]))
             place(b.name, b, b.kind is Kind.TEMP, extents, row_major(extents, one))
     arena = Arena(tuple(regions), _round_up(regions[-1].offset + regions[-1].bytes) if regions else 0)
+    if arena.bytes > MAX_INT64:
+        raise TidecError(Diagnostic("P005", f"the arena would be {arena.bytes:,} bytes, more than an offset of 64 bits reaches",
+                                    reason=f"its largest region is {max(regions, key=lambda r: r.bytes).name}", help="shard smaller groups, or set fewer blocks"))
     check_arena(arena)
     return arena
 

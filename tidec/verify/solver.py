@@ -26,6 +26,7 @@ def _solver(context: z3.Context, rlimit: int) -> z3.Solver:
     solver = z3.SimpleSolver(ctx=context)
     solver.set("rlimit", rlimit)
     solver.set("timeout", TIMEOUT_MS)
+    solver.set("ctrl_c", False)        # an interrupt is Python's, never an answer of the solver
     return solver
 
 
