@@ -181,7 +181,10 @@ def test_the_interpreter_sees_a_wrong_output(case):
     assert not simulate(changed(case), OUTPUTS[case][3]).is_ok
 
 
-@pytest.mark.xfail(strict=True, reason="no claim says that every output is written, once, by its own rank, with what the contract asks for")
-@pytest.mark.parametrize("case", OUTPUTS)
+# What a schedule says that its outputs hold is taken at its word: no claim compares it with the collective's contract yet.
+AT_ITS_WORD = ("one node's sum as the sum of all", "lanes in reverse, and a landing that says so")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.xfail(strict=True) if c in AT_ITS_WORD else ()) for c in OUTPUTS])
 def test_the_prover_refutes_a_wrong_output(case):
     assert prove(changed(case), first_only=True).verdict is Verdict.REFUTED

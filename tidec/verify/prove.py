@@ -17,12 +17,13 @@ from tidec.verify.judge import Judge, Listener, Stop, nobody
 from tidec.verify.messages import explained
 from tidec.verify.obligation import Claim, Verdict
 from tidec.verify.order import check_flags, check_races
+from tidec.verify.outputs import check_outputs
 from tidec.verify.placement import check_contents, check_exclusive, check_ranges, check_written
 from tidec.verify.seeds import check_seeds
 from tidec.verify.solver import RLIMIT
 from tidec.verify.terms import Terms, Values
 
-CHECKS = (check_ranges, check_exclusive, check_contents, check_covers, check_written, check_stale, check_seeds, check_flags, check_races)
+CHECKS = (check_ranges, check_exclusive, check_contents, check_covers, check_written, check_stale, check_seeds, check_outputs, check_flags, check_races)
 SCHEMA = "tidec.claims/1"
 
 
