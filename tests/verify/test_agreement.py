@@ -160,6 +160,7 @@ OUTPUTS = {
         "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w), seed=w.eq(0)); "
         "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w + 1), seed=False)"),), 2, 2, dict(W=1, k=1)),
     "a part of one node's sum left out": ("tide_rs", (('s.serial("p", 0, n_part): level1(p, lambda', 's.serial("p", 0, n_part - 1): level1(p, lambda'),), 1, 1, dict(W=1, k=1, n_part=2)),
+    "one node's sum left out": ("tide_rs", (('for p in s.serial("p", 0, n_part): level1(p, lambda o: rows[p, o], rows[p, j], landing, result[p], seed=True)', "pass"),), 2, 1, dict(W=1, k=1)),
     "one node's sum as the sum of all": ("tide_rs", (("with s.when(s.single_node):                                #", "with s.when(True):                                         #"),), 1, 2, dict(W=1, k=1)),
     "lanes in reverse, and a landing that says so": ("tide_ag", (
         ("holds=lambda b, m, i: (m, i),", "holds=lambda b, m, i: (m, L - 1 - i),"), ("found=lambda b, m, i: dict(n=n, j=i, o=j,", "found=lambda b, m, i: dict(n=n, j=L - 1 - i, o=j,"),
@@ -183,8 +184,10 @@ def test_the_interpreter_sees_a_wrong_output(case):
 
 # What a schedule says that its outputs hold is taken at its word: no claim compares it with the collective's contract yet.
 AT_ITS_WORD = ("one node's sum as the sum of all", "lanes in reverse, and a landing that says so")
+# An output that no op of a branch names is not among its buffers, and no claim misses it.
+UNNAMED = ("one node's sum left out",)
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.xfail(strict=True) if c in AT_ITS_WORD else ()) for c in OUTPUTS])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.xfail(strict=True) if c in AT_ITS_WORD + UNNAMED else ()) for c in OUTPUTS])
 def test_the_prover_refutes_a_wrong_output(case):
     assert prove(changed(case), first_only=True).verdict is Verdict.REFUTED
