@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidec.interpret.machine import Policy, simulate
-from tidec.interpret.provenance import TORN, UNWRITTEN, Token, difference, expected, handed_in, seed
+from tidec.interpret.provenance import TORN, UNWRITTEN, Token, contract_key, difference, expected, handed_in, named, seed
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Block, OpKind, Program, statements
 
@@ -28,6 +28,14 @@ def test_the_contract_by_hand() -> None:
     assert expected(Block.PLACED, 0, 1, (0, 3, 2), 4, nodes=4, lanes=3) == handed_in(Block.SHARD, 3, 2, (0,), 4)
 
 
+def test_an_output_of_packed_shards_holds_what_its_schedule_says() -> None:
+    rows = traced("ring_ag", 2).buffer("rows")
+    # Slot 2 of node 3 of 4 is the shard of node 1, in either bank.
+    for bank in (0, 1):
+        assert named(rows.holds, rows.dims, 3, 1, (bank, 2), 5, nodes=4) == handed_in(Block.SHARD, 1, 1, (0,), 5)
+        assert contract_key(Block.SHARD, (bank, 2)) == (2,)
+
+
 def test_a_wrong_value_is_told_in_words() -> None:
     a, b = Token(0, 0, (0, 1, 0), 2), Token(0, 1, (0, 1, 0), 2)
     assert difference((b, a), (a, b)) == ""
@@ -39,7 +47,7 @@ def test_a_wrong_value_is_told_in_words() -> None:
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize(("name", "lanes", "nodes", "knobs"), [
     ("tide_ag", 2, 5, dict()), ("tide_ag", 2, 3, dict(cast=True, multicast=True)), ("tide_rs", 2, 5, dict(W=1, k=1)),
-    ("tide_rs", 4, 3, dict(W=2, k=2, n_part=2, n_out=2)), ("tide_rs", 3, 1, dict(W=3, k=1)), ("tide_ag", 3, 1, dict()),
+    ("ring_ag", 2, 4, dict()), ("tide_rs", 4, 3, dict(W=2, k=2, n_part=2, n_out=2)), ("tide_rs", 3, 1, dict(W=3, k=1)), ("tide_ag", 3, 1, dict()),
 ])
 def test_every_policy_keeps_the_contract(name: str, lanes: int, nodes: int, knobs: dict, policy: Policy) -> None:
     program = traced(name, lanes, **knobs)

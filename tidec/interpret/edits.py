@@ -34,7 +34,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One expression of an item. dim: its place among those of its role, in words. put: the item with another expression there."""
+    """One expression of an item. words: which one. put: the item with another expression there."""
 
     role: Role
     words: str
@@ -44,7 +44,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An item of a program: where it stands, the loops around it, and whether it stands in an unordered set."""
+    """An item of a program, where it stands, and the loops around it."""
 
     path: Path
     item: Item

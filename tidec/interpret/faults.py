@@ -13,8 +13,8 @@ from functools import partial
 
 from tidec.index import Cond, Expr, Node, Op as IndexOp, no, symbol, symbols, wrap
 from tidec.index import text as spelt
-from tidec.interpret.edits import Placed, Role, Site, body_at, placed, renumbered, rewrites, sites, with_items, with_promises
-from tidec.schedule.program import ALL, OTHERS, Dim, Every, Flag, Item, Kind as BufferKind, Loop, Op, OpKind, Program, Scope, Step, When
+from tidec.interpret.edits import Placed, Role, Site, body_at, placed, rewrites, sites, with_items, with_promises
+from tidec.schedule.program import ALL, OTHERS, Buffer, Dim, Every, Flag, Item, Loop, Op, OpKind, Program, Scope, Step, When
 
 
 class Kind(Enum):
@@ -70,7 +70,7 @@ class Fault:
 
 
 def faults(program: Program) -> tuple[Fault, ...]:
-    """All faults of a program, in the order of its text. Descriptions differ, and are the same for every lane count that has the op."""
+    """All faults of a program, in the order of its text. Descriptions differ."""
     found: list[Fault] = []
     for at in placed(program):
         for kind, words, items in _of_item(program, at):
@@ -91,7 +91,6 @@ def faults(program: Program) -> tuple[Fault, ...]:
 
 
 Change = tuple[Kind, str, tuple[Item, ...]]
-_MOVES = (OpKind.COPY, OpKind.PUT, OpKind.SUM, OpKind.LAND, OpKind.CAST)
 _CALLERS = (OpKind.READ, OpKind.FREE)
 _M, _n, _j, _e = symbol("M"), symbol("n"), symbol("j"), symbol("e")
 
@@ -127,7 +126,6 @@ def _of_op(program: Program, at: Placed, op: Op) -> Iterator[Change]:
     dropped = {OpKind.WAIT: Kind.WAIT_DROPPED, OpKind.SIGNAL: Kind.SIGNAL_DROPPED, OpKind.JOIN: Kind.JOIN_DROPPED, OpKind.ZERO: Kind.ZERO_DROPPED}
     if op.kind not in _CALLERS:
         yield dropped.get(op.kind, Kind.MOVE_DROPPED), "dropped", ()
-        # The copy writes the original's place in the text: another op that does the same.
         yield Kind.OP_REPEATED, "issued twice", (op, op)
         for words, cond in _sometimes(program, at):
             yield Kind.OP_SKIPPED, words, (When(cond, (op,), op.spot),)
@@ -282,7 +280,7 @@ def _with_flag(flag: Flag, program: Program) -> Program:
     return replace(program, flags=tuple(flag if f.name == flag.name else f for f in program.flags))
 
 
-def _with_buffer(buffer: object, program: Program) -> Program:
+def _with_buffer(buffer: Buffer, program: Program) -> Program:
     return replace(program, buffers=tuple(buffer if b.name == buffer.name else b for b in program.buffers))
 
 
