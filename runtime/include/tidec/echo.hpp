@@ -25,8 +25,10 @@ class Echo {
   void wait(const Stream& s, const Level& x) { line(s, "wait").counter(x.counter).add(" by ").rank(x.rank).add(" >= ").number(x.value).end(); }
   void signal(const Stream& s, const Level& x) { line(s, "signal").level(x).end(); }
   void copy(const Stream& s, const Move& m) { line(s, "copy").move(m).end(); }
-  void put(const Stream& s, const Move& m, const Level& then, const Level& done) {
-    line(s, "put").move(m).add(" then ").level(then).add(" done ").counter(done.counter).add(" = ").number(done.value).end();
+  void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
+    line(s, "put").move(m).add(" then ").level(then).add(" done ").counter(done.counter).add(" = ").number(done.value);
+    if (context != 0) add(" over ").number(context);
+    end();
   }
   void zero(const Stream& s, const Extent& x) { line(s, "zero").extent(x).end(); }
   void cast(const Stream& s, const Move& m) {

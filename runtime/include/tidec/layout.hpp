@@ -1,7 +1,7 @@
 // Block to bytes: the tables of a plan, and which rows a block of it stands for.
 //
 // M nodes, L lanes, N = M*L ranks, P params, S bytes a shard, E elements of a packed output row. Of parameter p: n_p elements and s_p bytes a
-// rank, o_p where it starts. The packed row is cut into num_parts * L sub-slices of E_sub elements. All counts are 64-bit.
+// rank, o_p where it starts. The packed row is cut into num_parts * L sub-slices of E_sub elements, each into K chunks. All counts are 64-bit.
 #pragma once
 
 #include <cstdint>
@@ -51,15 +51,19 @@ struct Rows {
 
 // Everything that the blocks of one plan need.
 //
-// moved: the type of shards, or of gradients.  shard_bytes S, packed_elems E, slice_elems E_sub.
-// segments: those of sub-slice i = part*L + s are rows segment_starts[i] up to segment_starts[i + 1]. With one node the blocks are whole rows,
-// and i is the pass.
+// moved: the type of shards, or of gradients.  shard_bytes S, packed_elems E, slice_elems E_sub, num_chunks K, stripe_chunks of a stripe;
+// chunk_elems: elements that a block's row has of one chunk, whose rows lie one after the other.
+// segments: those of chunk q of sub-slice s are rows segment_starts[i] up to segment_starts[i + 1], i = (part*L + s)*K + q. With one node the
+// blocks are whole rows, cut into K chunks of L*chunk_elems, and i = part*K + q.
 struct Layout {
   int64_t nodes;
   int64_t lanes;
   int64_t shard_bytes;
   int64_t packed_elems;
   int64_t slice_elems;
+  int64_t num_chunks;
+  int64_t stripe_chunks;
+  int64_t chunk_elems;
   Dtype moved;
   Reduction reduction;
   Rows<Param> params;
@@ -67,7 +71,7 @@ struct Layout {
   Rows<Segment> segments;
   Rows<int64_t> segment_starts;
 
-  // The segments of one sub-slice, or of one pass.
+  // The segments of one chunk of a sub-slice, or of a pass.
   constexpr Rows<Segment> segments_of(int64_t i) const {
     return {segments.first + segment_starts[i], segment_starts[i + 1] - segment_starts[i]};
   }
@@ -99,6 +103,13 @@ struct Cell {
   }
 
   constexpr Place place(int64_t more_bytes = 0) const { return {buffer->space, 0, rank, offset() + more_bytes}; }
+
+  // How much of a packed buffer it names: its block, or all blocks of its last dimensions.
+  constexpr int64_t bytes() const {
+    int whole = 0;
+    while (whole < kDims && key[whole] >= 0) ++whole;
+    return whole > 0 ? buffer->strides[whole - 1] : buffer->end - buffer->base;
+  }
 };
 
 // A block that has no rank yet.

@@ -65,14 +65,14 @@ class Ops {
 
   template <Block kBlock, int kA, int kB>
   void put(const Stream& s, const Cell<kBlock, kA>& src, const Cell<kBlock, kB>& dst, const Signal& then, int64_t then_value, const Signal& done,
-           int64_t done_value) {
-    runner_.put(s, whole(src, dst), level(then, then_value), level(done, done_value));
+           int64_t done_value, int64_t context = 0) {
+    runner_.put(s, whole(src, dst), level(then, then_value), level(done, done_value), context);
   }
 
   template <Block kBlock, int kDims>
   void zero(const Stream& s, const Cell<kBlock, kDims>& dst) {
     static_assert(is_packed(kBlock), "only a packed block is zeroed");
-    runner_.zero(s, {dst.place(), dst.buffer->block_bytes});
+    runner_.zero(s, {dst.place(), dst.bytes()});
   }
 
   // The resident shard in the type that is gathered: one descriptor a run of parameters of one stored type.
@@ -97,27 +97,31 @@ class Ops {
       if (lane == into.rank.lane) continue;
       const Place block = of_lane(staged, lane);
       gather(own, [&](const Piece& p) {
-        runner_.add(s, strided(moved(block, p.at * item), moved(into.place(), p.at * kFp32Bytes), p.count * item, p.rows, layout_.slice_elems * item,
-                               layout_.slice_elems * kFp32Bytes, Dtype::kFp32));
+        runner_.add(s, strided(moved(block, p.at * item), moved(into.place(), p.at * kFp32Bytes), p.count * item, p.rows, layout_.chunk_elems * item,
+                               layout_.chunk_elems * kFp32Bytes, Dtype::kFp32));
       });
     }
     gather(own, [&](const Piece& p) { runner_.add(s, gradient(own.rank, p, into.place(), Dtype::kFp32)); });
     runner_.end_sum(s);
   }
 
-  // Of each sub-slice, the rank's own row of the blocks at one offset of every lane, added to the output; clipped to E.
+  // Of each chunk of each sub-slice, the rank's own row of the blocks at one offset of every lane, added to the output; clipped to E.
   template <int kA, int kB>
   void land(const Stream& s, const Cell<Block::kPartial, kA>& src, const Cell<Block::kOutSlice, kB>& into, bool seed) {
     runner_.begin_land(s, into.place(), seed);
-    const int64_t own_row = into.rank.lane * layout_.slice_elems * kFp32Bytes;
+    const int64_t own_row = into.rank.lane * layout_.chunk_elems * kFp32Bytes;
     for (int64_t slice = 0; slice < layout_.lanes; ++slice) {
-      const int64_t number = into.key[0] * layout_.lanes + slice;
-      const int64_t first = least(number * layout_.slice_elems, layout_.packed_elems);
-      const int64_t last = least((number + 1) * layout_.slice_elems, layout_.packed_elems);
-      if (first == last) continue;
-      const Place from = moved(src.place(), slice * src.buffer->strides[kA - 1] + own_row);
-      const Place to = {Space::kOut, 0, into.rank, first * kFp32Bytes};
-      runner_.land(s, {from, to, (last - first) * kFp32Bytes, 1, 0, 0, Dtype::kFp32, Dtype::kFp32}, layout_.reduction);
+      const int64_t start = (into.key[0] * layout_.lanes + slice) * layout_.slice_elems;
+      const int64_t end = least(start + layout_.slice_elems, layout_.packed_elems);
+      for (int64_t chunk = 0; chunk < layout_.num_chunks; ++chunk) {
+        const int64_t first = start + chunk * layout_.chunk_elems;
+        const int64_t last = least(first + layout_.chunk_elems, end);
+        if (first >= last) continue;
+        // The sub-slice is the second dimension of the inbox; a chunk of a block is L rows.
+        const int64_t block = slice * src.buffer->strides[1] + chunk * layout_.lanes * layout_.chunk_elems * kFp32Bytes;
+        const Place to = {Space::kOut, 0, into.rank, first * kFp32Bytes};
+        runner_.land(s, {moved(src.place(), block + own_row), to, (last - first) * kFp32Bytes, 1, 0, 0, Dtype::kFp32, Dtype::kFp32}, layout_.reduction);
+      }
     }
     runner_.end_land(s);
   }
@@ -153,27 +157,37 @@ class Ops {
   Move whole(const Cell<kBlock, kA>& src, const Cell<kBlock, kB>& dst) const {
     static_assert(is_packed(kBlock), "a block that is not packed has no one descriptor");
     const Dtype type = kBlock == Block::kPartial ? Dtype::kFp32 : layout_.moved;
-    return {src.place(), dst.place(), src.buffer->block_bytes, 1, 0, 0, type, type};
+    return {src.place(), dst.place(), src.bytes(), 1, 0, 0, type, type};
   }
 
   // A piece of a gradient on its way to a packed block of that type.
   Move gradient(const Rank& rank, const Piece& p, const Place& block, Dtype to) const {
     const int64_t item = item_bytes(layout_.moved);
     const Place from = {Space::kGrad, p.param, rank, p.start * item};
-    return strided(from, moved(block, p.at * item_bytes(to)), p.count * item, p.rows, p.pitch * item, layout_.slice_elems * item_bytes(to), to);
+    return strided(from, moved(block, p.at * item_bytes(to)), p.count * item, p.rows, p.pitch * item, layout_.chunk_elems * item_bytes(to), to);
+  }
+
+  // The chunk that the last two keys (stripe, chunk of it) name; a block that is whole has no such keys.
+  template <int kWhole, Block kBlock, int kDims>
+  int64_t chunk_of(const Cell<kBlock, kDims>& cell) const {
+    static_assert(kDims == kWhole || kDims == kWhole + 2, "a block is whole, or a chunk of a stripe");
+    if constexpr (kDims == kWhole) return 0;
+    else return cell.key[kWhole] * layout_.stripe_chunks + cell.key[kWhole + 1];
   }
 
   // The rows of gradients in block (part, node, sub-slice), for all L ranks of the node.
   template <int kDims, class Use>
   void gather(const Cell<Block::kGradSlice, kDims>& cell, Use use) const {
-    const Rows<Segment> segments = layout_.segments_of(cell.key[0] * layout_.lanes + cell.key[2]);
-    each_piece(layout_, segments, cell.key[1] * layout_.lanes, layout_.lanes, layout_.slice_elems, use);
+    const int64_t slice = cell.key[0] * layout_.lanes + cell.key[2];
+    const Rows<Segment> segments = layout_.segments_of(slice * layout_.num_chunks + chunk_of<3>(cell));
+    each_piece(layout_, segments, cell.key[1] * layout_.lanes, layout_.lanes, layout_.chunk_elems, use);
   }
 
   // The rows of gradients in block (part, lane) of one node.
   template <int kDims, class Use>
   void gather(const Cell<Block::kGradRow, kDims>& cell, Use use) const {
-    each_piece(layout_, layout_.segments_of(cell.key[0]), cell.key[1], 1, layout_.slice_elems, use);
+    const Rows<Segment> segments = layout_.segments_of(cell.key[0] * layout_.num_chunks + chunk_of<2>(cell));
+    each_piece(layout_, segments, cell.key[1], 1, layout_.chunk_elems, use);
   }
 
   // The block of one lane, of a cell that names the other lanes.
@@ -193,9 +207,7 @@ class Ops {
         if (p.is_trainable && p.real_elems > 0) use(Extent{{Space::kGrad, i, cell.rank, 0}, p.real_elems * item_bytes(layout_.moved)});
       }
     } else {
-      int whole = 0;
-      while (whole < kDims && cell.key[whole] >= 0) ++whole;
-      use(Extent{cell.place(), whole > 0 ? cell.buffer->strides[whole - 1] : cell.buffer->end - cell.buffer->base});
+      use(Extent{cell.place(), cell.bytes()});
     }
   }
 

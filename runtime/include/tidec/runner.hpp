@@ -9,9 +9,9 @@
 //   void wait(const Stream&, const Level&)                  the stream goes on once the counter has reached the level; level.rank raises it
 //   void signal(const Stream&, const Level&)                all earlier ops of the stream have ended; level.rank is told
 //   void copy(const Stream&, const Move&)                   one descriptor inside the node; dst.rank.lane may be kAll (multicast)
-//   void put(const Stream&, const Move&, const Level& then, const Level& done)
-//                                                           to another node on the same rail. then: told there once the data is visible;
-//                                                           done: told here once the source may be reused
+//   void put(const Stream&, const Move&, const Level& then, const Level& done, int64_t context)
+//                                                           to another node on the same rail, over that RMA context. then: told there
+//                                                           once the data is visible; done: told here once the source may be reused
 //   void zero(const Stream&, const Extent&)
 //   void cast(const Stream&, const Move&)                   move.width bytes of move.from become as many values of move.to
 //   void begin_sum(const Stream&, const Place& into, bool seed)
