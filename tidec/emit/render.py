@@ -14,6 +14,7 @@ from tidec.emit.stems import namespaces, stems
 from tidec.emit.tables import Tables, tables
 from tidec.emit.walk import Constants, Scan
 from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.ask import Collective
 from tidec.plan.ir import Plan
 from tidec.schedule.program import Program
 from tidec.shipped import folder
@@ -58,6 +59,20 @@ class Walked:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What one plan gives the module. spots: lines of its header, and the text of the schedule's line as C++ has it."""
+
+    stem: str
+    namespace: str
+    digest: str
+    nodes: int
+    lanes: int
+    is_reduction: int
+    spots_constant: str
+    spots: tuple[tuple[int, str], ...]
+
+
 def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
     """The C++ of distinct proved plans: one header a plan, in their order, then the tables and the module.
 
@@ -70,11 +85,20 @@ def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
     walked = tuple(_walked(plan, stem, space, walks) for plan, stem, space in zip(plans, names, namespaces(names)))
     environment = _environment()
     program = environment.get_template("program.hpp.jinja")
+    headers = tuple(Source(f"{w.stem}.hpp", program.render(p=w)) for w in walked)
+    linked = tuple(_linked(w, plan, header) for w, plan, header in zip(walked, plans, headers))
     return (
-        *(Source(f"{w.stem}.hpp", program.render(p=w)) for w in walked),
+        *headers,
         Source(TABLES, environment.get_template("tables.hpp.jinja").render(plans=walked)),
-        Source(MODULE, environment.get_template("module.cpp.jinja").render(plans=walked)),
+        Source(MODULE, environment.get_template("module.cpp.jinja").render(plans=linked)),
     )
+
+
+def _linked(walked: Walked, plan: Plan, header: Source) -> Linked:
+    """spots: the lines of the header that issue an op; each ends in a comment, which names the line of the schedule."""
+    found = tuple((number, json.dumps(line.rpartition(" // ")[2])) for number, line in enumerate(header.text.splitlines(), 1) if "ops." in line and " // " in line)
+    return Linked(walked.stem, walked.namespace, walked.digest, walked.nodes, walked.lanes, int(plan.collective is Collective.REDUCE_SCATTER),
+                  f"kSpots_{walked.namespace}", found)
 
 
 def _environment():

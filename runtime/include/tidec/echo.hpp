@@ -22,7 +22,7 @@ class Echo {
   size_t size() const { return size_; }
   void clear() { size_ = 0; }
 
-  void wait(const Stream& s, const Level& x) { line(s, "wait").counter(x.counter).add(" by ").rank(x.rank).add(" >= ").number(x.value).end(); }
+  void wait(const Stream& s, const Level& x, int) { line(s, "wait").counter(x.counter).add(" by ").rank(x.rank).add(" >= ").number(x.value).end(); }
   void signal(const Stream& s, const Level& x) { line(s, "signal").level(x).end(); }
   void copy(const Stream& s, const Move& m) { line(s, "copy").move(m).end(); }
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
@@ -35,10 +35,10 @@ class Echo {
     line(s, "cast").place(m.src).add(" -> ").place(m.dst).add(" ").number(m.width / item_bytes(m.from)).add(" ");
     add(name(m.from)).add(">").add(name(m.to)).end();
   }
-  void begin_sum(const Stream& s, const Place& into, bool seed) { line(s, "sum").place(into).add(" seed=").number(seed).end(); }
+  void begin_sum(const Stream& s, const Extent& into, bool seed) { line(s, "sum").place(into.place).add(" seed=").number(seed).end(); }
   void add(const Stream& s, const Move& m) { line(s, "sum").add("+ ").move(m).end(); }
   void end_sum(const Stream&) {}
-  void begin_land(const Stream& s, const Place& into, bool seed) { line(s, "land").place(into).add(" seed=").number(seed).end(); }
+  void begin_land(const Stream& s, const Extent& into, bool seed) { line(s, "land").place(into.place).add(" seed=").number(seed).end(); }
   void land(const Stream& s, const Move& m, Reduction how) {
     line(s, "land").add(how == Reduction::kInOrder ? "+ " : "* ").place(m.src).add(" -> ").place(m.dst).add(" ").number(m.width).end();
   }

@@ -7,11 +7,24 @@
 extern "C" {
 #endif
 
+// A line of an emitted walk and the line of the schedule that it comes from, as in "schedules/tide_ag.py:37".
+typedef struct {
+  int32_t line;
+  const char* schedule;
+} tidec_spot;
+
+// header: the emitted file of its walk.  arena_bytes: of a rank's temporary memory.  layout: a tidec::Layout.  spots: by line.
 typedef struct {
   const char* name;
   const char* plan_digest;
   int64_t nodes;
   int64_t lanes;
+  const char* header;
+  int64_t is_reduction;
+  int64_t arena_bytes;
+  const void* layout;
+  int64_t num_spots;
+  const tidec_spot* spots;
 } tidec_program;
 
 int64_t tidec_num_programs(void);

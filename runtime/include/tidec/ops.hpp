@@ -18,7 +18,8 @@ class Ops {
 
   // ---- order
 
-  void wait(const Stream& s, const Signal& awaited, int64_t value) { runner_.wait(s, level(awaited, value)); }
+  // line: of the emitted walk, so that a wait that never ends can be named.
+  void wait(const Stream& s, const Signal& awaited, int64_t value, int line = __builtin_LINE()) { runner_.wait(s, level(awaited, value), line); }
   void signal(const Stream& s, const Signal& told, int64_t value) { runner_.signal(s, level(told, value)); }
   void begin_set(const Stream& s) { runner_.begin_set(s); }
   void end_set(const Stream& s) { runner_.end_set(s); }
@@ -91,7 +92,7 @@ class Ops {
     static_assert((kStaged == Block::kSlice && kOwn == Block::kGradSlice && kInto == Block::kPartial) ||
                       (kStaged == Block::kRow && kOwn == Block::kGradRow && kInto == Block::kOutRow),
                   "a sum adds slices to a partial, or rows to the output");
-    runner_.begin_sum(s, into.place(), seed);
+    runner_.begin_sum(s, all_of(into), seed);
     const int64_t item = item_bytes(layout_.moved);
     for (int64_t lane = 0; lane < layout_.lanes; ++lane) {
       if (lane == into.rank.lane) continue;
@@ -108,8 +109,10 @@ class Ops {
   // Of each chunk of each sub-slice, the rank's own row of the blocks at one offset of every lane, added to the output; clipped to E.
   template <int kA, int kB>
   void land(const Stream& s, const Cell<Block::kPartial, kA>& src, const Cell<Block::kOutSlice, kB>& into, bool seed) {
-    runner_.begin_land(s, into.place(), seed);
+    runner_.begin_land(s, all_of(into), seed);
     const int64_t own_row = into.rank.lane * layout_.chunk_elems * kFp32Bytes;
+    // The sub-slice is the last dimension of the inbox but those of a block that is cut.
+    const int64_t step = src.buffer->strides[layout_.num_chunks > 1 && kA > 2 ? kA - 3 : kA - 1];
     for (int64_t slice = 0; slice < layout_.lanes; ++slice) {
       const int64_t start = (into.key[0] * layout_.lanes + slice) * layout_.slice_elems;
       const int64_t end = least(start + layout_.slice_elems, layout_.packed_elems);
@@ -117,8 +120,8 @@ class Ops {
         const int64_t first = start + chunk * layout_.chunk_elems;
         const int64_t last = least(first + layout_.chunk_elems, end);
         if (first >= last) continue;
-        // The sub-slice is the second dimension of the inbox; a chunk of a block is L rows.
-        const int64_t block = slice * src.buffer->strides[1] + chunk * layout_.lanes * layout_.chunk_elems * kFp32Bytes;
+        // A chunk of a block is L rows.
+        const int64_t block = slice * step + chunk * layout_.lanes * layout_.chunk_elems * kFp32Bytes;
         const Place to = {Space::kOut, 0, into.rank, first * kFp32Bytes};
         runner_.land(s, {moved(src.place(), block + own_row), to, (last - first) * kFp32Bytes, 1, 0, 0, Dtype::kFp32, Dtype::kFp32}, layout_.reduction);
       }
@@ -196,6 +199,12 @@ class Ops {
     Cell<kBlock, kDims> one = cell;
     for (int64_t& key : one.key) key = key == kOthers ? lane : key;
     return one.place();
+  }
+
+  // What a sum or a landing writes as a whole, clipped to the end of the buffer.
+  template <Block kBlock, int kDims>
+  static Extent all_of(const Cell<kBlock, kDims>& cell) {
+    return {cell.place(), least(cell.bytes(), cell.buffer->end - cell.offset())};
   }
 
   // The memory that a cell names as a whole: its block, all blocks of its last dimensions, or every gradient.

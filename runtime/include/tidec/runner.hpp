@@ -6,7 +6,8 @@
 // one copy; only what follows the next join of that stream is after it. A Runner may not spread ordered ops of one stream over several
 // streams, nor batch them.
 //
-//   void wait(const Stream&, const Level&)                  the stream goes on once the counter has reached the level; level.rank raises it
+//   void wait(const Stream&, const Level&, int line)        the stream goes on once the counter has reached the level; level.rank raises it.
+//                                                           line: of the emitted walk
 //   void signal(const Stream&, const Level&)                all earlier ops of the stream have ended; level.rank is told
 //   void copy(const Stream&, const Move&)                   one descriptor inside the node; dst.rank.lane may be kAll (multicast)
 //   void put(const Stream&, const Move&, const Level& then, const Level& done, int64_t context)
@@ -14,10 +15,11 @@
 //                                                           once the data is visible; done: told here once the source may be reused
 //   void zero(const Stream&, const Extent&)
 //   void cast(const Stream&, const Move&)                   move.width bytes of move.from become as many values of move.to
-//   void begin_sum(const Stream&, const Place& into, bool seed)
+//   void begin_sum(const Stream&, const Extent& into, bool seed)
+//                                                           into is written as a whole: 0 where there is no term
 //   void add(const Stream&, const Move&)                    a term, in the order in which it is added, in fp32; its destination is fp32
 //   void end_sum(const Stream&)                             into = alpha * the sum of the terms; with seed, plus `into` if the caller accumulates
-//   void begin_land(const Stream&, const Place& into, bool seed)
+//   void begin_land(const Stream&, const Extent& into, bool seed)
 //                                                           seed: the output starts from what the caller accumulates into, or from zero
 //   void land(const Stream&, const Move&, Reduction)        dst += the blocks at the source's offset on every lane
 //   void end_land(const Stream&)
