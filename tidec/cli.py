@@ -14,12 +14,11 @@ from tidec import __version__
 from tidec.errors import Diagnostic, Exit, Level, TidecError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tidec.cache.key import Cache
     from tidec.commands.answer import Answer
 
 # The environment variables of our own that tidec reads, in this file or in the two others that may (README lists them too).
-VARIABLES = ("TIDEC_CACHE_DIR",)
+VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH")
 
 # The package of each optional dependency, and the extra that brings it.
 _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), "jinja2": ("jinja2", "compile"), "pybind11": ("pybind11", "compile"),
@@ -203,7 +202,7 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
     page.add_argument("-o", metavar="DIR", help="where the bundle goes, absent or empty (default: <cache>/<bundle digest>/)")
-    page.add_argument("--force", action="store_true", help="replace the bundle at -o DIR")
+    page.add_argument("--force", action="store_true", help="replace the bundle at -o DIR, or a kept one that somebody changed")
     page.add_argument("--dump", metavar="DIR", help="write what each step of the pipeline made")
 
 
@@ -219,6 +218,30 @@ def _add_explain(page: argparse.ArgumentParser) -> None:
     page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
     _add_knobs(page)
+
+
+def _add_cache(page: argparse.ArgumentParser) -> None:
+    actions = page.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=_Parser)
+
+    def add(name: str, brief: str) -> argparse.ArgumentParser:
+        own = actions.add_parser(name, help=brief, description=brief[0].upper() + brief[1:] + ".", allow_abbrev=False, formatter_class=_wide)
+        own.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+        return own
+
+    add("ls", "list the bundles of the cache and of its layers")
+    add("path", "print the cache's folder, or that of a bundle").add_argument("digest", nargs="?", metavar="DIGEST", help="the first digits of a bundle's digest, at least 4")
+    verify = add("verify", "re-check every bundle and kept proof, without z3")
+    verify.add_argument("digest", nargs="*", metavar="DIGEST", help="check these bundles only")
+    export = add("export", "write bundles into one archive, the same bytes for the same bundles")
+    export.add_argument("digest", nargs="*", metavar="DIGEST", help="take these bundles (default: all of the own folder)")
+    export.add_argument("-o", metavar="FILE", required=True, help="the archive")
+    export.add_argument("--no-lib", action="store_true", help="leave out what builds added: libraries, build.json, build.log")
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    add("import", "take the bundles of an archive in, after all of it was checked").add_argument("file", metavar="FILE", help="an archive that export wrote")
+    gc = add("gc", "remove what was not used for long, and leftovers of builders that died; never what is being read")
+    gc.add_argument("--max-gib", metavar="GIB", help="remove the least recently used until the cache is at most so large")
+    gc.add_argument("--older-than", metavar="DAYS", help="remove what was not used for so many days")
+    gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
 
 
 def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
@@ -248,10 +271,31 @@ def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Ans
     return run(topo=options.topo, group=options.group)
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
-    from tidec.cache.key import cache_folder
+def _cache_command(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands import cache as command
 
-    return cache_folder(asked=environment.get("TIDEC_CACHE_DIR", ""), xdg=environment.get("XDG_CACHE_HOME", ""), home=environment.get("HOME", "") or "~")
+    cache = _cache(environment)
+    if options.action == "ls":
+        return command.run_ls(cache)
+    if options.action == "path":
+        return command.run_path(cache, options.digest)
+    if options.action == "verify":
+        return command.run_verify(cache, tuple(options.digest))
+    if options.action == "export":
+        return command.run_export(cache, tuple(options.digest), out=options.o, has_lib=not options.no_lib, is_forced=options.force)
+    if options.action == "import":
+        return command.run_import(cache, options.file)
+    return command.run_gc(cache, max_gib=options.max_gib, older_than=options.older_than, is_dry=options.dry_run)
+
+
+def _cache(environment: Mapping[str, str]) -> Cache:
+    from tidec.cache.key import cache_folder, open_cache
+
+    folder = cache_folder(asked=environment.get("TIDEC_CACHE_DIR", ""), xdg=environment.get("XDG_CACHE_HOME", ""), home=environment.get("HOME", "") or "~")
+    cache, notes = open_cache(folder, environment.get("TIDEC_CACHE_PATH", ""))
+    for note in notes:
+        print(note, file=sys.stderr)
+    return cache
 
 
 _PAGES = {
@@ -259,5 +303,6 @@ _PAGES = {
     "prove": ("prove one schedule for every node count", _add_prove),
     "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
+    "cache": ("list, check, ship and clean what is kept", _add_cache),
 }
-COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not}
+COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not, "cache": _cache_command}

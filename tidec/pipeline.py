@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidec.build.compile import check_echo
+from tidec.cache.key import Cache
 from tidec.cache.store import keep_bundle
 from tidec.emit.bundle import Bundle, write_bundle
 from tidec.emit.manifest import EchoReport
@@ -75,16 +76,17 @@ class Compiled:
 
 def compile(
     topology: Topology, signature: Signature, *, knobs: Knobs, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE, out: Path | None = None,
-    is_forced: bool = False, cache: Path | None = None, store: Store = NO_STORE, budget_bytes: int | None = None, is_echoed: bool = True,
+    is_forced: bool = False, cache: Cache | None = None, store: Store = NO_STORE, budget_bytes: int | None = None, is_echoed: bool = True,
     watch: Watch = lambda name, value: None,
 ) -> Compiled:
     """Plan, prove and emit both collectives of every group, and check the compiled echo against the plans.
 
-    out: the bundle's folder, absent or empty, or with `is_forced` a bundle; `None` = `<cache>/<bundle digest>/`, and then there must be a cache.
+    out: the bundle's folder, absent or empty, or with `is_forced` a bundle; `None` = `<cache>/<bundle digest>/`, and then there must be a cache;
+    a bundle that stands there is checked and used, and with `is_forced` replaced if somebody changed it.
     store: where proofs are kept by class.  budget_bytes: refuse an arena that is larger; `None` = warn above 80 GiB.
     watch: is told what each step made, by name.
     Guaranteed: every plan of the bundle is proved, and with `is_echoed` the emitted program issues exactly its ops.
-    Raises P005, P006, P013 for what cannot be planned; V101..V205, V901, V902 for claims that do not hold; V401, V402; V501; C002, E003.
+    Raises P005, P006, P013 for what cannot be planned; V101..V205, V901, V902 for claims that do not hold; V401, V402; V501; C001, C002, C003, E003.
     """
     assert out is not None or cache is not None
     _check_built(mode)
@@ -130,7 +132,7 @@ def compile(
     def write(folder: Path) -> Bundle:
         return write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo, sources=sources)
 
-    bundle, notes = (write(out), ()) if out is not None else keep_bundle(cache, write)
+    bundle = write(out) if out is not None else keep_bundle(cache, write, is_forced=is_forced)
     watch("bundle", bundle)
 
     def outcome(ask: Ask, collective: Collective) -> Planned | StockCause:
@@ -138,7 +140,7 @@ def compile(
         return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
 
     outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
-    return Compiled(signature.groups, outcomes, tuple(reports.values()), bundle, echo, (*warnings, *notes))
+    return Compiled(signature.groups, outcomes, tuple(reports.values()), bundle, echo, warnings)
 
 
 def _key(ask: Ask, collective: Collective) -> Key:

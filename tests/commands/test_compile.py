@@ -142,14 +142,16 @@ def test_no_cache_and_a_folder_leave_no_cache(told, group, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_kept_bundle_that_was_changed_is_made_whole(told, group, tmp_path):
+def test_a_kept_bundle_that_was_changed_stops_the_compile_and_is_replaced_only_by_force(told, golden, group, tmp_path):
     ask = ("compile", "--topo", "1x2", "--group", group(SMALL), "--no-echo")
     digest = told(*ask).splitlines()[-2].split("/")[-1]
     file = tmp_path / "cache" / digest / "ask.json"
     whole = file.read_bytes()
     file.write_bytes(whole + b" ")
-    assert "note[C004 damaged-entry]: the kept bundle" in told(*ask) and file.read_bytes() == whole
-    assert "C004" not in told(*ask)
+    golden("cli/compile-kept-changed.txt", stable(told(*ask)))
+    assert file.read_bytes() == whole + b" "
+    assert told(*ask, "--force").endswith("exit 0\n") and file.read_bytes() == whole
+    assert told(*ask).endswith("exit 0\n")
 
 
 def test_dump_writes_what_each_step_made(told, group, tmp_path):

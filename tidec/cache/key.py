@@ -2,10 +2,39 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
+
+from tidec.cache.folder import layer_folder
+from tidec.errors import Diagnostic, TidecError
 
 # The rooms whose text decides what a proof says: the tree, the language and the prover itself.
 _PROVER_ROOMS = ("index", "schedule", "verify")
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A cache: one's own folder, read and written, and the folders of others that are searched after it, in order, and never written."""
+
+    folder: Path
+    layers: tuple[Path, ...] = ()
+
+
+def open_cache(folder: Path, path: str) -> tuple[Cache, tuple[Diagnostic, ...]]:
+    """The cache at `folder` with the layers of `path` (TIDEC_CACHE_PATH: folders with colons between), and a warning for each that is left out.
+
+    Raises P001 where a layer is no absolute path, C003 where one is a link or can be written by others than its owner.
+    """
+    layers, notes = [], []
+    for text in filter(None, path.split(":")):
+        layer = Path(text)
+        if not layer.is_absolute():
+            raise TidecError(Diagnostic("P001", f"the cache layer {text} is no absolute path", help="write whole paths in TIDEC_CACHE_PATH, colons between"))
+        if layer != folder and layer not in layers:
+            note = layer_folder(layer)
+            layers += [layer] if note is None else []
+            notes += [] if note is None else [note]
+    return Cache(folder, tuple(layers)), tuple(notes)
 
 
 def cache_folder(*, asked: str = "", xdg: str = "", home: str = "~") -> Path:

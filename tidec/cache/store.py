@@ -1,27 +1,41 @@
-"""What is kept: proofs by class and bundles by digest, each written aside and renamed into place.
+"""What is kept: proofs by class and bundles by digest, each built aside and renamed into place, whole or not at all.
 
     <cache>/proofs/<key>             the proof of one class of programs, with its own sha256 on the first line
     <cache>/<bundle digest>/         one bundle
+    <cache>/.work/                   where builders work (workspace.py)
 
-The folder is the user's own (mode 0700). An entry that is not what was written there is never trusted; a folder that cannot
-be written costs time, not the command.
+The folder is the user's own (mode 0700). A proof that is not what was written there is found again; a bundle that is not is an
+error, since somebody changed it. A folder that cannot be written costs a note where proofs are kept, and stops a compile that
+puts its bundle there. Layers are searched after the own folder, checked as strictly, and never written.
 """
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from tidec.cache.folder import ELSEWHERE, fresh_name, is_same_tree, private_folder, swap, unwritable, write_aside
+from tidec.cache.entry import Entry, check_entry, is_built, tampered
+from tidec.cache.folder import ELSEWHERE, check_closed, check_runnable, fresh_name, layer_folder, private_folder, sync, sync_tree, unwritable
+from tidec.cache.key import Cache
+from tidec.cache.locks import State, own, share
+from tidec.cache.workspace import workspace
+from tidec.emit.place import MANIFEST
 from tidec.errors import Diagnostic, Level, TidecError
 
 if TYPE_CHECKING:
     from tidec.emit.bundle import Bundle
 
+PROOFS = "proofs"
+# How long another's entry may stay invisible after a rename onto it failed: network file systems remember that a name was absent.
+VISIBLE_S, _POLL_S = 10.0, 0.05
+_STANDS_THERE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _PROOF_SCHEMA = "tidec.proof/1"
 
 
@@ -29,55 +43,60 @@ _PROOF_SCHEMA = "tidec.proof/1"
 class ProofStore:
     """Proofs that were found before. identity: what every key depends on (`key.prover_identity`).
 
-    hits, misses: how often `get` knew the key.  notes: entries that were ignored, and why nothing could be written.
+    folders: one's own, then those of layers.  hits, misses: how often `get` knew the key.
+    notes: entries that were ignored, and why nothing could be written.
     """
 
-    folder: Path
+    folders: tuple[Path, ...]
     identity: str
     hits: int = 0
     misses: int = 0
     notes: list[Diagnostic] = field(default_factory=list)
 
+    @property
+    def folder(self) -> Path:
+        return self.folders[0]
+
     def get(self, key: str) -> str:
         """What was put under this key by the same prover; "" where nothing was, or where it is not what was put."""
-        file = self._file(key)
-        value = ""
-        try:
-            text = file.read_bytes().decode("utf-8", errors="surrogateescape")
-            head, _, value = text.partition("\n")
-            if head != self._head(file, value):
-                self._ignore(file, "its first line is not the digest of the rest")
-                value = ""
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            self._ignore(file, error.strerror or str(error))
+        name = self._name(key)
+        value = next(filter(None, (self._read(folder / name) for folder in self.folders)), "")
         self.hits, self.misses = self.hits + bool(value), self.misses + (not value)
         return value
 
     def put(self, key: str, value: str) -> None:
         """Keep a value under this key; a folder that cannot be written gives one note."""
         assert value
-        file = self._file(key)
+        name = self._name(key)
         try:
-            private_folder(self.folder.parent)
-            private_folder(self.folder)
-            write_aside(file, f"{self._head(file, value)}\n{value}".encode())
+            with workspace(self.folder.parent) as work:
+                private_folder(self.folder)
+                aside = work / name
+                aside.write_bytes(f"{proof_head(name, value)}\n{value}".encode())
+                sync(aside)
+                os.replace(aside, self.folder / name)
+                sync(self.folder)
         except TidecError as error:
             self._not_kept(error.diagnostics[0].reason or error.diagnostics[0].sentence)
         except OSError as error:
             self._not_kept(error.strerror or str(error))
 
-    def _file(self, key: str) -> Path:
-        return self.folder / hashlib.sha256(f"{self.identity}\n{key}".encode()).hexdigest()
+    def _read(self, file: Path) -> str:
+        try:
+            value = read_proof(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except (OSError, ValueError) as error:
+            self.notes.append(Diagnostic("C004", f"the kept proof {file} is ignored, and proved again", reason=getattr(error, "strerror", "") or str(error),
+                                         help="nothing: a proof that was found again replaces it", level=Level.NOTE))
+            return ""
+        if file.parent == self.folder:
+            with suppress(OSError):
+                os.utime(file)      # gc counts from the last use
+        return value
 
-    def _head(self, file: Path, value: str) -> str:
-        # The name is in it too, so that an entry under another key's name is no proof of that key.
-        return f"{_PROOF_SCHEMA} {file.name} sha256 {hashlib.sha256(value.encode('utf-8', errors='surrogateescape')).hexdigest()}"
-
-    def _ignore(self, file: Path, reason: str) -> None:
-        self.notes.append(Diagnostic("C004", f"the kept proof {file} is ignored, and proved again", reason=reason,
-                                     help="nothing: a proof that was found again replaces it", level=Level.NOTE))
+    def _name(self, key: str) -> str:
+        return hashlib.sha256(f"{self.identity}\n{key}".encode()).hexdigest()
 
     def _not_kept(self, reason: str) -> None:
         note = Diagnostic("E003", f"proofs cannot be kept in {self.folder}", reason=reason, help=ELSEWHERE, level=Level.NOTE)
@@ -85,33 +104,155 @@ class ProofStore:
             self.notes.append(note)
 
 
-def open_proofs(cache: Path, identity: str) -> ProofStore:
-    """The proof store of a cache folder. Raises C003 where the folder is not the user's own; one that is missing is made by the first `put`."""
-    for folder in (cache, cache / "proofs"):
+def proof_head(name: str, value: str) -> str:
+    """The first line of a kept proof. The name is in it too, so that an entry under another key's name is no proof of that key."""
+    return f"{_PROOF_SCHEMA} {name} sha256 {hashlib.sha256(value.encode('utf-8', errors='surrogateescape')).hexdigest()}"
+
+
+def read_proof(file: Path) -> str:
+    """The proof that a file keeps. Raises OSError; ValueError where it is not what was put there."""
+    head, _, value = file.read_bytes().decode("utf-8", errors="surrogateescape").partition("\n")
+    if head != proof_head(file.name, value):
+        raise ValueError("its first line is not the digest of the rest")
+    return value
+
+
+def open_proofs(cache: Cache, identity: str) -> ProofStore:
+    """The proof store of a cache. Raises C003 where a folder is not the user's own, or that of a layer can be written by others than its owner.
+
+    A folder that is missing is made by the first `put`.
+    """
+    for folder in (cache.folder, cache.folder / PROOFS):
         if os.path.lexists(folder):
             private_folder(folder)
-    return ProofStore(cache / "proofs", identity)
+    layers = tuple(layer / PROOFS for layer in cache.layers)
+    return ProofStore((cache.folder / PROOFS, *(folder for folder in layers if os.path.lexists(folder) and layer_folder(folder) is None)), identity)
 
 
-def keep_bundle(cache: Path, write: Callable[[Path], Bundle]) -> tuple[Bundle, tuple[Diagnostic, ...]]:
+def keep_bundle(cache: Cache, write: Callable[[Path], Bundle], *, is_forced: bool = False) -> Bundle:
     """Have `write` write a bundle into a new folder, then keep it as `<cache>/<bundle digest>/`.
 
-    One that is there already stays if every byte is the same; else it is replaced, with a note.
-    Raises C003 where the cache is not the user's own, E003 where it cannot be written.
+    One that is there already, or in a layer, is checked and used. is_forced: one that is there and was changed is replaced.
+    Guaranteed: what `write` raises leaves nothing, and so does a process that is killed, as soon as the next one comes.
+    Raises C001 where the kept bundle was changed, C003 where the cache is not the user's own, E003 where it cannot be written, E005.
     """
-    private_folder(cache)
-    aside, notes = cache / f".new-{fresh_name()}", ()
+    help = f"give a folder with -o DIR, or {ELSEWHERE}"
     try:
-        try:
-            bundle = write(aside)
-            place = cache / bundle.digest
-            if os.path.lexists(place) and not is_same_tree(aside, place):
-                notes = (Diagnostic("C004", f"the kept bundle {place} was not what was written there, and is replaced",
-                                    help="nothing: it is whole again", level=Level.NOTE),)
-            if notes or not os.path.lexists(place):
-                swap(aside, place)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        with workspace(cache.folder) as work:
+            bundle = write(work / "bundle")
+            if is_built(work / "bundle"):
+                check_runnable(cache.folder)
+            return replace(bundle, path=settle(cache, work / "bundle", bundle.digest, is_forced=is_forced))
     except OSError as error:
-        raise unwritable(cache, error, help=f"give a folder with -o DIR, or {ELSEWHERE}") from error
-    return replace(bundle, path=place), notes
+        raise unwritable(cache.folder, error, help=help) from error
+    except TidecError as error:
+        if error.diagnostics[0].code == "E003" and isinstance(error.__cause__, OSError):
+            raise unwritable(cache.folder, error.__cause__, help=help) from error
+        raise
+
+
+def find_entry(folder: Path, digest: str) -> Entry | None:
+    """The bundle of that digest in the own folder of a cache, checked; `None` = there is none. Raises C001 where it was changed."""
+    place = folder / digest
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise tampered(place, digest, error.strerror or str(error)) from error
+    try:
+        with share(place / MANIFEST) as lock:
+            if lock.state is State.BUSY:            # it is being removed
+                return None
+            if lock.state is State.ABSENT and not _is_there(place, descriptor):
+                return None
+            return check_entry(place, digest)
+    finally:
+        os.close(descriptor)
+
+
+def find_in_layers(cache: Cache, digest: str) -> Entry | None:
+    """As `find_entry`, in the layers. Raises C003 too, where others than its owner can write an entry."""
+    for layer in cache.layers:
+        if os.path.lexists(layer / digest):
+            check_closed(layer / digest)
+        found = find_entry(layer, digest)
+        if found is not None:
+            return found
+    return None
+
+
+def settle(cache: Cache, aside: Path, digest: str, *, is_forced: bool = False) -> Path:
+    """Give a whole bundle its place under its digest, or find the one that stands there; returns where it is.
+
+    aside: a folder of the caller's workspace; it is renamed away, or left there for the workspace to remove.
+    An entry without libraries gives way to one with them, unless somebody is reading it.
+    NOTE: where a rename says that the place is taken and looking at it says that it is free, the name is looked up again until
+    VISIBLE_S are over; then the bundle is kept beside it as a spare, which gc removes.
+    Raises C001 where what stands there was changed, and OSError.
+    """
+    place = cache.folder / digest
+    until = monotonic() + VISIBLE_S
+    is_synced = False
+    while True:
+        found = _found(cache, digest, is_forced=is_forced)
+        if found is not None and (found.built or not is_built(aside) or found.path == place and not _moved_away(place, aside)):
+            if found.path == place:
+                with suppress(OSError):
+                    os.utime(place)         # gc counts from the last use
+            return found.path
+        if not is_synced:
+            sync_tree(aside)
+            is_synced = True
+        if _published(aside, place):
+            return place
+        if is_forced and found is None and os.path.lexists(place):
+            os.rename(place, aside.with_name(f"changed-{fresh_name()}"))
+        elif monotonic() >= until:
+            break
+        else:
+            os.listdir(cache.folder)        # makes a network file system look again
+            sleep(_POLL_S)
+    spare = place.with_name(f"{digest}.{fresh_name()}")
+    os.rename(aside, spare)
+    sync(cache.folder)
+    return spare
+
+
+def _found(cache: Cache, digest: str, *, is_forced: bool) -> Entry | None:
+    try:
+        return find_entry(cache.folder, digest) or find_in_layers(cache, digest)
+    except TidecError:
+        if is_forced:
+            return None
+        raise
+
+
+def _published(aside: Path, place: Path) -> bool:
+    """Rename a folder to its place; False where something stands there."""
+    try:
+        os.rename(aside, place)
+    except OSError as error:
+        # NOTE: a network file system may do a rename, lose the answer, and say to the repeated question that there is no such file.
+        if error.errno in _STANDS_THERE or isinstance(error, FileNotFoundError) and not os.path.lexists(aside):
+            return False
+        raise
+    sync(place.parent)
+    return True
+
+
+def _moved_away(entry: Path, aside: Path) -> bool:
+    """Move an entry into the workspace of `aside`, where it goes with the rest; False where somebody reads it, or it cannot be locked."""
+    with own(entry / MANIFEST) as lock:
+        if lock.state is not State.HELD:
+            return False
+        os.rename(entry, aside.with_name(f"replaced-{fresh_name()}"))
+        return True
+
+
+def _is_there(place: Path, descriptor: int) -> bool:
+    """Whether the open folder still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(place))
+    except FileNotFoundError:
+        return False

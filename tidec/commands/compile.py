@@ -4,7 +4,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tidec.cache.key import prover_identity
+from tidec.cache.key import Cache, prover_identity
 from tidec.cache.store import ProofStore, open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import Asked, read_asked, read_budget, read_mode
@@ -35,7 +35,7 @@ class _Clock:
 
 def run(
     *, topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: str, budget: str | None, target: str | None, is_stock_ok: bool,
-    is_echoed: bool, out: str | None, is_forced: bool, dump: str | None, cache: Path | None,
+    is_echoed: bool, out: str | None, is_forced: bool, dump: str | None, cache: Cache | None,
 ) -> Answer:
     """Exit 0 where everything is proved, 4 where a group keeps a stock collective and that is not said to be fine.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from tidec.cache.key import prover_identity
+from tidec.cache.key import Cache, prover_identity
 from tidec.cache.store import ProofStore, open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_count
@@ -22,7 +22,7 @@ _MAX_MESSAGES = 3
 
 
 def run(
-    *, schedule: str | None, lanes: str | None, settings: tuple[str, ...], capability: str | None, is_sweep: bool, cache: Path | None,
+    *, schedule: str | None, lanes: str | None, settings: tuple[str, ...], capability: str | None, is_sweep: bool, cache: Cache | None,
 ) -> Answer:
     """Exit 0 proved, 1 refuted or vacuous, 3 unknown. cache: `None` = proofs are neither read nor kept; others: `None` = not given."""
     if is_sweep:
