@@ -1,0 +1,47 @@
+// Who goes on next: the drivers of a job in one process, and the meetings of all its ranks.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "host/rank.hpp"
+
+namespace tidec::host {
+
+class Driver {
+ public:
+  // ranks: those of this process.
+  Driver(const Job& job, std::vector<Rank*> ranks) : job_(job), ranks_(std::move(ranks)) {}
+
+  // Carries out all tasks of the ranks, in an order that the seed draws; seed 0 is the plain one. Returns false where the job stops.
+  bool run(uint64_t seed);
+
+  // Waits until every rank of the job has come here as often as these have.
+  bool meet();
+
+  // Why it stopped; empty where another rank stopped first and nothing more is known.
+  const std::string& why() const { return why_; }
+  void stop(const std::string& why, int64_t rank);
+
+ private:
+  bool is_alone() const { return static_cast<int64_t>(ranks_.size()) == job_.ranks(); }
+  bool run_drawn(uint64_t seed);
+  bool run_threads(uint64_t seed);
+  void run_worker(Rank& rank, Worker& worker, uint64_t state);
+  // Notes that a worker does not move. Returns false where it has not for too long, or where the job has stopped.
+  bool may_wait(Rank& rank, Worker& worker);
+  bool is_stopped();
+  void stop_at_circle();
+  std::string silent(int64_t but) const;
+
+  const Job& job_;
+  std::vector<Rank*> ranks_;
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;
+  std::string why_;
+  uint64_t epoch_ = 0;
+};
+
+}  // namespace tidec::host
