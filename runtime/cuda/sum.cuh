@@ -1,0 +1,246 @@
+// The sum of staged gradients and the own one: fp32, in the stated order, at any alignment.
+//
+// CTAs: the caller's budget; persistent, tile by tile.  Threads: 32 * (kWarps + 1).  Shared memory: kStages * kStageBytes + 1 KiB, dynamic.
+// Residence: one CTA a multiprocessor, because of the shared memory.
+//
+// The last warp feeds a ring of stages by bulk copies, the others add and store. A bulk copy takes whole granules of 16 bytes around the rows
+// that it is for, so that any alignment has one path; the values are then read from shared memory at their phase. Memory is given out in
+// granules, so that the bytes beside a row can be read; they are never used.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/arguments.hpp"
+#include "cuda/element.cuh"
+#include "cuda/tma.cuh"
+
+namespace tidec::cuda {
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;
+inline constexpr int kLine = 128;
+
+// How a sum is cut. kTile elements a tile, a multiple of 4 * 32 * kWarps.
+template <class T, int kLanes, bool kAccumulates, int kTileElems, int kConsumers, int kMaxStages>
+struct SumShape {
+  static constexpr int kTile = kTileElems;
+  static constexpr int kWarps = kConsumers;
+  static constexpr int kThreads = 32 * (kWarps + 1);
+  // A row lies as far from a line of 128 bytes in its slot as in memory: else a bulk copy writes every line in two halves, which costs a
+  // quarter of the rate of a CTA.
+  static constexpr int kSlotBytes = kTile * static_cast<int>(sizeof(T)) + kLine;
+  static constexpr int kIntoBytes = kTile * 4 + kLine;
+  static constexpr int kStageBytes = kLanes * kSlotBytes + (kAccumulates ? kIntoBytes : 0);
+  static constexpr int kHeadBytes = 1024;
+  static constexpr int kStages = std::min(kMaxStages, (kMaxSharedBytes - kHeadBytes - kLine) / kStageBytes);
+  // The last vector of a slot may be read a little past it.
+  static constexpr int kSharedBytes = kHeadBytes + kStages * kStageBytes + kLine;
+  static constexpr int kVectors = kTile / (4 * 32 * kWarps);
+  // Vectors whose loads are in flight together: registers bound it.
+  static constexpr int kBatch = std::min(kVectors, kLanes <= 4 ? 4 : 2);
+  static_assert(kStages >= 2, "two stages do not fit: take smaller tiles");
+  static_assert(kVectors >= 1 && kVectors % kBatch == 0 && kTile % (4 * 32 * kWarps) == 0, "a tile is a whole number of vectors a thread");
+};
+
+// A piece of a launch. first_tile: tiles before it.  row_tiles: tiles that one row takes.
+struct SumRows {
+  const char* own;
+  int64_t own_pitch;
+  int64_t staged;
+  int64_t staged_pitch;
+  int64_t into;
+  int64_t into_pitch;
+  int64_t elems;
+  uint32_t first_tile;
+  uint32_t row_tiles;
+};
+
+template <int kLanes, int kPieces>
+struct SumArgs {
+  char* into;
+  float alpha;
+  uint32_t num_pieces;
+  uint32_t num_tiles;
+  const char* staged[kLanes > 1 ? kLanes - 1 : 1];
+  SumRows pieces[kPieces];
+};
+
+// A tile in a stage: where it goes, how many values it has, and at which byte of a slot they begin. A value lies in its slot as far from a line
+// as it does in memory.
+struct SumTile {
+  float* into;
+  uint32_t elems;
+  uint8_t staged_at;
+  uint8_t own_at;
+  uint8_t into_at;
+};
+
+template <int kStages>
+struct SumHead {
+  Barrier full[kStages];
+  Barrier empty[kStages];
+  SumTile tiles[kStages];
+};
+
+__device__ __forceinline__ uint32_t past_line(const void* p) { return static_cast<uint32_t>(reinterpret_cast<uint64_t>(p)) & (kLine - 1); }
+__device__ __forceinline__ uint32_t past_granule(const void* p) { return static_cast<uint32_t>(reinterpret_cast<uint64_t>(p)) & (kGranule - 1); }
+
+// The granules that hold a range.
+struct Granules {
+  const char* from;
+  uint32_t bytes;
+};
+
+__device__ __forceinline__ Granules granules(const char* p, uint32_t bytes) {
+  const uint32_t before = past_granule(p);
+  return {p - before, (before + bytes + kGranule - 1) & ~(kGranule - 1)};
+}
+
+// What a tile reads. staged: of the first other lane, the others' are as far from their blocks.
+struct SumFeed {
+  SumTile tile;
+  Granules staged;
+  Granules own;
+  Granules into;
+};
+
+template <class T, int kTile, class Args>
+__device__ __forceinline__ SumFeed sum_feed(const Args& args, uint32_t tile) {
+  uint32_t low = 0, high = args.num_pieces - 1;
+  while (low < high) {
+    const uint32_t middle = (low + high + 1) / 2;
+    if (args.pieces[middle].first_tile <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const SumRows& p = args.pieces[low];
+  const uint32_t row = (tile - p.first_tile) / p.row_tiles;
+  const int64_t first = static_cast<int64_t>((tile - p.first_tile) - row * p.row_tiles) * kTile;
+  SumFeed f;
+  f.tile.elems = static_cast<uint32_t>(min(p.elems - first, static_cast<int64_t>(kTile)));
+  const uint32_t bytes = f.tile.elems * sizeof(T);
+  const char* own = p.own + row * p.own_pitch + first * static_cast<int64_t>(sizeof(T));
+  const char* staged = args.staged[0] + p.staged + row * p.staged_pitch + first * static_cast<int64_t>(sizeof(T));
+  char* into = args.into + p.into + row * p.into_pitch + first * 4;
+  f.tile.into = reinterpret_cast<float*>(into);
+  f.tile.own_at = static_cast<uint8_t>(past_line(own));
+  f.tile.staged_at = static_cast<uint8_t>(past_line(staged));
+  f.tile.into_at = static_cast<uint8_t>(past_line(into));
+  f.own = granules(own, bytes);
+  f.staged = granules(staged, bytes);
+  f.into = granules(into, f.tile.elems * 4);
+  return f;
+}
+
+// Four sums, from element i of the tile on. kAligned: the four values of every source are one vector.
+template <class T, int kLanes, bool kAccumulates, class Shape, bool kAligned>
+__device__ __forceinline__ float4 sum_four(const char* stage, const SumTile& t, uint32_t i, float alpha) {
+  float4 sum = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+  for (int s = 0; s < kLanes - 1; ++s) sum = added(sum, read_four<T, kAligned>(stage + s * Shape::kSlotBytes + t.staged_at, i));
+  sum = scaled(alpha, added(sum, read_four<T, kAligned>(stage + (kLanes - 1) * Shape::kSlotBytes + t.own_at, i)));
+  // The vectors begin where the destination is aligned.
+  if constexpr (kAccumulates) sum = added(read_four<float, true>(stage + kLanes * Shape::kSlotBytes + t.into_at, i), sum);
+  return sum;
+}
+
+template <class T, int kLanes, bool kAccumulates, class Shape>
+__device__ __forceinline__ float sum_one(const char* stage, const SumTile& t, uint32_t i, float alpha) {
+  float sum = 0.f;
+  for (int s = 0; s < kLanes - 1; ++s) sum = __fadd_rn(sum, read_one<T>(stage + s * Shape::kSlotBytes + t.staged_at, i));
+  sum = __fmul_rn(alpha, __fadd_rn(sum, read_one<T>(stage + (kLanes - 1) * Shape::kSlotBytes + t.own_at, i)));
+  if constexpr (kAccumulates) sum = __fadd_rn(read_one<float>(stage + kLanes * Shape::kSlotBytes + t.into_at, i), sum);
+  return sum;
+}
+
+// The vectors of a tile, from element `head` up to `end`. Loads of a batch come before its stores, so that they are in flight together; what is
+// read past the end lies in the stage and is not stored.
+template <class T, int kLanes, bool kAccumulates, class Shape, bool kAligned>
+__device__ __forceinline__ void sum_vectors(const char* stage, const SumTile& t, uint32_t head, uint32_t end, float alpha) {
+  constexpr uint32_t kStep = 4 * 32 * Shape::kWarps;
+#pragma unroll
+  for (int first = 0; first < Shape::kVectors; first += Shape::kBatch) {
+    const uint32_t start = head + first * kStep + 4 * threadIdx.x;
+    if (head + first * kStep >= end) break;
+    float4 sums[Shape::kBatch];
+#pragma unroll
+    for (int u = 0; u < Shape::kBatch; ++u) sums[u] = sum_four<T, kLanes, kAccumulates, Shape, kAligned>(stage, t, start + u * kStep, alpha);
+#pragma unroll
+    for (int u = 0; u < Shape::kBatch; ++u) {
+      if (start + u * kStep < end) *reinterpret_cast<float4*>(t.into + start + u * kStep) = sums[u];
+    }
+  }
+}
+
+template <class T, int kLanes, bool kAccumulates, class Shape>
+__device__ __forceinline__ void sum_tile(const char* stage, const SumTile& t, float alpha) {
+  const uint32_t head = min((0u - t.into_at / 4) & 3u, t.elems);
+  const uint32_t end = head + ((t.elems - head) & ~3u);
+  constexpr uint32_t kVectorBytes = 4 * sizeof(T);
+  const uint32_t own = (t.own_at + head * sizeof(T)) % kVectorBytes, staged = kLanes > 1 ? (t.staged_at + head * sizeof(T)) % kVectorBytes : 0;
+  if ((own | staged) == 0) {
+    sum_vectors<T, kLanes, kAccumulates, Shape, true>(stage, t, head, end, alpha);
+  } else {
+    sum_vectors<T, kLanes, kAccumulates, Shape, false>(stage, t, head, end, alpha);
+  }
+  if (threadIdx.x < 8) {
+    const uint32_t i = threadIdx.x < 4 ? threadIdx.x : end + threadIdx.x - 4;
+    if (threadIdx.x < 4 ? i < head : i < t.elems) t.into[i] = sum_one<T, kLanes, kAccumulates, Shape>(stage, t, i, alpha);
+  }
+}
+
+template <class T, int kLanes, bool kAccumulates, class Shape, int kPieces>
+__global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_constant__ SumArgs<kLanes, kPieces> args) {
+  extern __shared__ __align__(128) char shared[];
+  using Head = SumHead<Shape::kStages>;
+  static_assert(sizeof(Head) <= Shape::kHeadBytes, "the barriers do not fit before the stages");
+  Head& head = *reinterpret_cast<Head*>(shared);
+  char* const stages = shared + Shape::kHeadBytes;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Shape::kStages; ++s) {
+      barrier_init(&head.full[s], 1);
+      barrier_init(&head.empty[s], Shape::kWarps);
+    }
+    barriers_ready();
+  }
+  __syncthreads();
+  const uint32_t lane = threadIdx.x % 32;
+  int s = 0;
+  uint32_t parity = 0;
+  if (threadIdx.x / 32 == Shape::kWarps) {
+    for (uint32_t first = blockIdx.x; first < args.num_tiles; first += 32 * gridDim.x) {
+      const uint32_t mine = first + lane * gridDim.x;
+      SumFeed f{};
+      if (mine < args.num_tiles) f = sum_feed<T, Shape::kTile>(args, mine);
+      for (uint32_t turn = 0; turn < 32 && first + turn * gridDim.x < args.num_tiles; ++turn) {
+        if (lane == turn) {
+          wait(&head.empty[s], parity ^ 1);
+          head.tiles[s] = f.tile;
+          char* const stage = stages + s * Shape::kStageBytes;
+          arrive_expecting(&head.full[s], (kLanes - 1) * f.staged.bytes + f.own.bytes + (kAccumulates ? f.into.bytes : 0));
+          // The other lanes' rows lie like the first one's in their slots.
+          char* slot = stage + past_line(f.staged.from);
+          for (int i = 0; i < kLanes - 1; ++i, slot += Shape::kSlotBytes) {
+            load_bulk(slot, f.staged.from + (args.staged[i] - args.staged[0]), f.staged.bytes, &head.full[s]);
+          }
+          load_bulk(stage + (kLanes - 1) * Shape::kSlotBytes + past_line(f.own.from), f.own.from, f.own.bytes, &head.full[s]);
+          if constexpr (kAccumulates) load_bulk(stage + kLanes * Shape::kSlotBytes + past_line(f.into.from), f.into.from, f.into.bytes, &head.full[s]);
+        }
+        __syncwarp();
+        if (++s == Shape::kStages) s = 0, parity ^= 1;
+      }
+    }
+    return;
+  }
+  for (uint32_t tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
+    wait(&head.full[s], parity);
+    sum_tile<T, kLanes, kAccumulates, Shape>(stages + s * Shape::kStageBytes, head.tiles[s], args.alpha);
+    __syncwarp();
+    if (lane == 0) arrive(&head.empty[s]);
+    if (++s == Shape::kStages) s = 0, parity ^= 1;
+  }
+}
+
+}  // namespace tidec::cuda
