@@ -2,7 +2,7 @@
 
     manifest.json manifest.sha256 ask.json <stem>.plan.json <stem>.cert.json <stem>.hpp tables.hpp module.cpp
 
-A build adds lib/, build.json and build.log, which the manifest does not list.
+A build adds lib/, build.json, build.sha256 and build.log, which the manifest does not list.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidec.verify.certificate import Proved
 
 SEAL, ASK = "manifest.sha256", "ask.json"
-_BUILT = ("lib", "build.json", "build.log")
+_BUILT = ("lib", "build.json", "build.sha256", "build.log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidec.errors import Diagnostic, TidecError
 
 MANIFEST = "manifest.json"
-BESIDE = ("manifest.sha256", "lib", "build.json", "build.log")     # what a bundle has beside what its manifest lists
+BESIDE = ("manifest.sha256", "lib", "build.json", "build.sha256", "build.log")     # what a bundle has beside what its manifest lists
 
 
 def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:

@@ -19,11 +19,16 @@ class Target:
     needs: str
     is_built: bool
 
+    @property
+    def has_library(self) -> bool:
+        """Whether a bundle gets a library for it: its Runner stands in its own folder of runtime/."""
+        return self.runner.startswith(f"{self.name}/")
+
 
 TARGETS = (
-    Target("python", "", "Python", False),
+    Target("python", "", "Python and numpy", True),
     Target("echo", "tidec/echo.hpp", "g++", True),
-    Target("host", "tidec/host.hpp", "g++", False),
+    Target("host", "host/target.hpp", "g++", True),
     Target("loopback", "tidec/loopback.hpp", "one GPU and nvcc", False),
     Target("nccl", "tidec/nccl.hpp", "several GPUs, nvcc and NCCL >= 2.31", False),
 )

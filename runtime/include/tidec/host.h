@@ -9,7 +9,7 @@
 //     outputs   all-gather: the landing.  reduce-scatter: the packed fp32 row
 #pragma once
 
-#include <stdint.h>
+#include "tidec/module.hpp"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,16 +55,16 @@ typedef struct {
 enum { TIDEC_HOST_OK = 0, TIDEC_HOST_STOPPED = 1, TIDEC_HOST_USAGE = 2 };
 
 // The sizes of an object; TIDEC_HOST_USAGE where there is no such program, or a number is out of range.
-int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes);
+TIDEC_API int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes);
 
 // Where parameter p's gradient begins in an input; -1 where it has none.
-int64_t tidec_host_input_at(int64_t program, int64_t param);
+TIDEC_API int64_t tidec_host_input_at(int64_t program, int64_t param);
 
 // Runs the ranks first_rank .. first_rank + num_ranks-1 of a job in this process; every rank of the job runs in exactly one process.
 // objects: N file descriptors.  digests, nanoseconds: one a seed: of everything that these ranks gave, and from the common start to their end.
 // message: where the job stops: why, as text.  Nothing that is waited for is waited for longer than the deadline.
-int32_t tidec_host_run(const tidec_host_job* job, int64_t first_rank, int64_t num_ranks, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds,
-                       char* message, int64_t message_bytes);
+TIDEC_API int32_t tidec_host_run(const tidec_host_job* job, int64_t first_rank, int64_t num_ranks, const int32_t* objects, uint64_t* digests,
+                                 int64_t* nanoseconds, char* message, int64_t message_bytes);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,9 @@
 
 #include <stdint.h>
 
+// What a library shows; everything else in it is hidden.
+#define TIDEC_API __attribute__((visibility("default")))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,13 +30,13 @@ typedef struct {
   const tidec_spot* spots;
 } tidec_program;
 
-int64_t tidec_num_programs(void);
+TIDEC_API int64_t tidec_num_programs(void);
 
 // 0 <= program < tidec_num_programs().
-const tidec_program* tidec_program_at(int64_t program);
+TIDEC_API const tidec_program* tidec_program_at(int64_t program);
 
 // Issues a whole call of a program on rank (node, lane), in position order. runner: the tidec::Target that the module was compiled for.
-void tidec_issue(void* runner, int64_t program, int64_t node, int64_t lane, int64_t call);
+TIDEC_API void tidec_issue(void* runner, int64_t program, int64_t node, int64_t lane, int64_t call);
 
 #ifdef __cplusplus
 }

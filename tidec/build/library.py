@@ -1,0 +1,154 @@
+"""A bundle's library for one target: its sources and the runtime's, compiled aside, and published with a log and digests.
+
+    lib/<target>-<architecture>.so    one plain C library, no Python inside
+    build.log                         what the compilers said, one part a target
+    build.json, build.sha256          sizes and sha256 of both under "files"; under "targets" what each was built with; and the sha256 of that
+
+None of them holds a time or a path of this machine, so the same compiler gives the same bytes.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidec.build.toolchain import Compiler, find_compiler, run_tool
+from tidec.emit.bundle import SEAL
+from tidec.emit.manifest import canonical, sha256
+from tidec.emit.render import MODULE
+from tidec.emit.targets import target as find_target
+from tidec.errors import Diagnostic, TidecError
+from tidec.shipped import folder
+
+SCHEMA = "tidec.build/1"
+LIB, LOG, BUILD, BUILD_SEAL = "lib", "build.log", "build.json", "build.sha256"
+# NOTE: without -ffp-contract=off a product may be fused into a sum, which gives other bits; -fno-gnu-unique keeps the tables of two bundles that one
+# process has loaded apart.
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra")
+BUILD_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A published library. is_new: it was built by this call, and not found."""
+
+    path: Path
+    target: str
+    architecture: str
+    is_new: bool
+
+
+def library_name(target: str, architecture: str = platform.machine()) -> str:
+    """The library's place inside its bundle."""
+    return f"{LIB}/{target}-{architecture}.so"
+
+
+def build_library(bundle: Path, target: str, *, flags: Sequence[str] = (), deadline_s: float = BUILD_S) -> Built:
+    """The library of a bundle for a target; one that was built from the same sources, with the same compiler and flags, is used as it is.
+
+    bundle: its folder, whose files are trusted: read the bundle first. flags: more arguments of the compiler.
+    Guaranteed: a build that fails leaves the bundle as it was. The files are renamed into it one by one, the digests last: what is killed between them
+    counts as no build.
+    Raises E002 with the end of what the compiler said; E003 where the bundle's folder cannot be written; E004 for targets that are not built.
+    """
+    row = find_target(target)
+    assert row.has_library, target
+    architecture, compiler = platform.machine(), find_compiler()
+    name = library_name(target, architecture)
+    runtime = _sources("include/tidec", target)
+    manifest = (bundle / SEAL).read_bytes()
+    inputs = sha256(canonical([manifest.decode(), [[n, sha256(p.read_bytes())] for n, p in runtime], [*FLAGS, *flags], compiler.version, row.runner]).encode())
+    known = _known(bundle)
+    if known.get("targets", {}).get(f"{target}-{architecture}", {}).get("inputs") == inputs and (bundle / name).is_file():
+        return Built(bundle / name, target, architecture, False)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=bundle.parent, ignore_cleanup_errors=True) as beside:
+            aside = Path(beside)
+            said = _compile(bundle, aside, row.runner, runtime, compiler, flags, deadline_s)
+            entry = {"architecture": architecture, "compiler": compiler.version, "flags": [*FLAGS, *flags], "inputs": inputs}
+            _publish(bundle, aside, f"{target}-{architecture}", name, said, entry, known)
+    except OSError as problem:
+        raise TidecError(Diagnostic("E003", f"{bundle} cannot be written", reason=problem.strerror or str(problem), help="copy the bundle to a folder of your own")) from problem
+    return Built(bundle / name, target, architecture, True)
+
+
+def _sources(*folders: str) -> tuple[tuple[str, Path], ...]:
+    """Every source of the runtime in these folders, by its name."""
+    runtime = folder("runtime")
+    return tuple((f"{f}/{p.name}", p) for f in folders for p in sorted((runtime / f).iterdir()) if p.suffix in (".hpp", ".cpp", ".h"))
+
+
+def _compile(
+    bundle: Path, aside: Path, runner: str, runtime: Sequence[tuple[str, Path]], compiler: Compiler, flags: Sequence[str], deadline_s: float,
+) -> str:
+    """Compile into <aside>/library.so, from copies: what the compiler says then names no path of this machine. Returns what it said."""
+    for path in bundle.iterdir():
+        if path.suffix in (".hpp", ".cpp"):
+            shutil.copyfile(path, aside / path.name)
+    for name, path in runtime:
+        copy = aside / "runtime" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    units = [MODULE, *(f"runtime/{name}" for name, path in runtime if path.suffix == ".cpp")]
+    unique = ("-fno-gnu-unique",) if "g++" in Path(compiler.command[0]).name and "clang" not in compiler.version else ()
+    command = (*compiler.command, *FLAGS, *unique, *flags, "-shared", f'-DTIDEC_RUNNER="{runner}"', "-Iruntime/include", "-Iruntime", "-I.", *units, "-o", "library.so")
+    return run_tool(command, deadline_s=deadline_s, folder=aside)
+
+
+def _publish(bundle: Path, aside: Path, key: str, name: str, said: str, entry: Mapping[str, object], known: Mapping) -> None:
+    kept = {k: v for k, v in known.get("targets", {}).items() if k != key}
+    files = {library: known["files"][library] for library in (f"{LIB}/{k}.so" for k in kept)}
+    log = "".join(f"== {k}\n{text}" for k, text in sorted({**_log_parts(bundle, kept), key: said}.items()))
+    (aside / LOG).write_text(log, encoding="utf-8")
+    for path, place in ((aside / "library.so", name), (aside / LOG, LOG)):
+        data = path.read_bytes()
+        files[place] = {"size": len(data), "sha256": sha256(data)}
+    build = canonical({"schema": SCHEMA, "files": files, "targets": {**kept, key: dict(entry)}})
+    (aside / BUILD).write_text(build, encoding="ascii")
+    (aside / BUILD_SEAL).write_text(f"{sha256(build.encode())}  {BUILD}\n", encoding="ascii")
+    for path in (aside / "library.so", aside / LOG, aside / BUILD, aside / BUILD_SEAL):
+        _sync(path)
+    (bundle / LIB).mkdir(exist_ok=True)
+    for path, place in ((aside / "library.so", name), (aside / LOG, LOG), (aside / BUILD, BUILD), (aside / BUILD_SEAL, BUILD_SEAL)):
+        os.replace(path, bundle / place)
+    _sync(bundle)
+
+
+def _known(bundle: Path) -> Mapping:
+    """build.json, where it is there and every file that it lists is what it says; else nothing."""
+    try:
+        text = (bundle / BUILD).read_bytes()
+        if (bundle / BUILD_SEAL).read_text(encoding="ascii") != f"{sha256(text)}  {BUILD}\n":
+            return {}
+        known = json.loads(text)
+        for name, said in known["files"].items():
+            if hashlib.sha256((bundle / name).read_bytes()).hexdigest() != said["sha256"]:
+                return {}
+        return known if known["schema"] == SCHEMA else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _log_parts(bundle: Path, keys: Mapping) -> dict[str, str]:
+    """What the log says of these targets."""
+    parts: dict[str, str] = {}
+    if keys:
+        for part in (bundle / LOG).read_text(encoding="utf-8").split("== ")[1:]:
+            key, _, text = part.partition("\n")
+            if key in keys:
+                parts[key] = text
+    return parts
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
