@@ -127,6 +127,9 @@ CODES: dict[str, Code] = {
     "V501": Code("echo-mismatch", Exit.REFUTED, "The compiled program issues other ops than the plan that was proved."),
     "V901": Code("unknown", Exit.UNKNOWN, "The solver gave up on a claim within its budget. Unknown is never accepted."),
     "V902": Code("vacuous", Exit.REFUTED, "The hypotheses of a claim contradict each other, so that it says nothing."),
+    # runs
+    "R001": Code("stopped", Exit.REFUTED, "A run stops: a wait was not over within its deadline, a counter was raised out of turn, or the process of a rank has ended or is silent. Every other rank stops too."),
+    "R002": Code("unequal-bits", Exit.REFUTED, "A target gives other bits than the reference: the example is the first rank, parameter, row and column that differ."),
     # bundles, caches, environment
     "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
     "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),
