@@ -47,6 +47,11 @@ struct LandCall {
   bool adds;
 };
 
+struct ZeroCall {
+  char* into;
+  int64_t bytes;
+};
+
 // `count` values of one type as another.
 struct CastCall {
   const char* from;

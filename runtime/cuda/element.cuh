@@ -47,6 +47,9 @@ __device__ __forceinline__ float4 read_four(const char* from, uint32_t i) {
     if constexpr (kAligned) return *reinterpret_cast<const float4*>(at);
     const float* const p = reinterpret_cast<const float*>(at);
     return {p[0], p[1], p[2], p[3]};
+  } else if constexpr (sizeof(T) == 8) {
+    const T* const p = reinterpret_cast<const T*>(at);
+    return {widened(p[0]), widened(p[1]), widened(p[2]), widened(p[3])};
   } else {
     uint2 words;
     if constexpr (kAligned) {

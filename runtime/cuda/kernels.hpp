@@ -10,7 +10,8 @@
 
 namespace tidec::cuda {
 
-// A kernel with its launch. prepare: loads it and sets its limits, so that a later launch never waits behind a stream that is blocked.
+// A kernel and its launch. prepare: loads it and sets its limits, so that a later launch never waits behind a stream that is blocked.
+// launch: on at most that many CTAs; nothing is launched for nothing.
 template <class Call>
 struct Launcher {
   cudaError_t (*prepare)();
@@ -24,9 +25,11 @@ struct SumEntry {
   Launcher<SumCall> kernel;
 };
 
+// arenas: how many addresses it takes: every lane's, or the one multicast address.
 struct LandEntry {
   int64_t lanes;
   Reduction how;
+  int64_t arenas;
   Launcher<LandCall> kernel;
 };
 
@@ -36,19 +39,14 @@ struct CastEntry {
   Launcher<CastCall> kernel;
 };
 
-template <class Entry>
-struct Entries {
-  const Entry* first;
-  int64_t count;
-
-  const Entry* begin() const { return first; }
-  const Entry* end() const { return first + count; }
-};
-
 struct Kernels {
-  Entries<SumEntry> sums;
-  Entries<LandEntry> lands;
-  Entries<CastEntry> casts;
+  int64_t num_sums;
+  const SumEntry* sums;
+  int64_t num_lands;
+  const LandEntry* lands;
+  int64_t num_casts;
+  const CastEntry* casts;
+  Launcher<ZeroCall> zero;
 };
 
 // Those of the bundle that this is linked with.

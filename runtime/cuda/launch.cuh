@@ -34,6 +34,8 @@ using DefaultShape = SumShape<T, kLanes, kAccumulates, sum_tile_elems<T, kLanes,
 
 template <class T, int kLanes, template <class, int, bool> class ShapeOf = DefaultShape>
 struct Sum {
+  using Call = SumCall;
+
   static cudaError_t prepare() {
     for (const cudaError_t error : {prepared<false, kFewPieces>(), prepared<false, kManyPieces>(), prepared<true, kFewPieces>(), prepared<true, kManyPieces>()}) {
       if (error != cudaSuccess) return error;
@@ -101,6 +103,9 @@ struct Sum {
 
 template <class How>
 struct Landing {
+  using Call = LandCall;
+  static constexpr int kArenas = How::kArenas;
+
   static cudaError_t prepare() {
     static LandArgs<How::kArenas> nothing{};
     return start(nothing, 1, nullptr);
@@ -135,14 +140,45 @@ struct Landing {
   }
 };
 
+// A landing of a plan that lets the switch sum. Virtual ranks have no switch: there it is made by loads, with the same grouping.
+#ifdef TIDEC_VIRTUAL_SWITCH
+template <int kLanes>
+using BySwitch = InOneSum<kLanes>;
+#else
+template <int kLanes>
+using BySwitch = InSwitch;
+#endif
+
 template <class From, class To>
 struct Casting {
-  static cudaError_t prepare() { return launch({nullptr, nullptr, 0}, 1, nullptr); }
+  using Call = CastCall;
 
-  static cudaError_t launch(const CastCall& call, int ctas, cudaStream_t stream) {
+  static cudaError_t prepare() { return start({nullptr, nullptr, 0}, 1, nullptr); }
+  static cudaError_t launch(const CastCall& call, int ctas, cudaStream_t stream) { return call.count > 0 ? start(call, ctas, stream) : cudaSuccess; }
+
+ private:
+  static cudaError_t start(const CastCall& call, int ctas, cudaStream_t stream) {
     cast_kernel<From, To><<<ctas, kCastThreads, 0, stream>>>(call);
     return cudaGetLastError();
   }
 };
+
+struct Zeroing {
+  using Call = ZeroCall;
+
+  static cudaError_t prepare() { return start({nullptr, 0}, 1, nullptr); }
+  static cudaError_t launch(const ZeroCall& call, int ctas, cudaStream_t stream) { return call.bytes > 0 ? start(call, ctas, stream) : cudaSuccess; }
+
+ private:
+  static cudaError_t start(const ZeroCall& call, int ctas, cudaStream_t stream) {
+    zero_kernel<kZeroThreads><<<ctas, kZeroThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+  }
+};
+
+template <class Kernel>
+constexpr Launcher<typename Kernel::Call> launcher() {
+  return {Kernel::prepare, Kernel::launch};
+}
 
 }  // namespace tidec::cuda

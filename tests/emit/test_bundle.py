@@ -44,7 +44,7 @@ def refused(call, *args, **rest):
 
 def test_a_bundle_has_the_files_of_the_design(written):
     names = {f"{stem}.{end}" for stem in ("block.ag", "block.rs", "embed.ag", "embed.rs") for end in ("plan.json", "cert.json", "hpp")}
-    assert set(os.listdir(written.path)) == names | {"manifest.json", "manifest.sha256", "ask.json", "tables.hpp", "module.cpp"}
+    assert set(os.listdir(written.path)) == names | {"manifest.json", "manifest.sha256", "ask.json", "tables.hpp", "module.cpp", "kernels.cu"}
     assert written.digest == hashlib.sha256((written.path / "manifest.json").read_bytes()).hexdigest()
     assert (written.path / "manifest.sha256").read_text() == f"{written.digest}  manifest.json\n"
 

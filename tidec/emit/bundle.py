@@ -1,6 +1,6 @@
 """A bundle: the folder with everything that was asked, planned, proved and emitted; written whole, read back with every digest checked.
 
-    manifest.json manifest.sha256 ask.json <stem>.plan.json <stem>.cert.json <stem>.hpp tables.hpp module.cpp
+    manifest.json manifest.sha256 ask.json <stem>.plan.json <stem>.cert.json <stem>.hpp tables.hpp module.cpp kernels.cu
 
 A build adds lib/, build.json, build.sha256 and build.log, which the manifest does not list.
 """
@@ -123,7 +123,7 @@ def _checked(path: Path, text: bytes) -> Bundle:
         plans.append(replace(plan, groups=tuple(said["groups"])))
     groups = tuple(Entry(g["name"], g["repeat"], *(_outcome(g[c.value], names) for c in Collective)) for g in manifest["groups"])
     certificates = tuple(files[f"{stem}.cert.json"].decode() for stem in names)
-    sources = tuple(Source(name, files[name].decode()) for name in files if name.endswith((".hpp", ".cpp")))
+    sources = tuple(Source(name, files[name].decode()) for name in files if name.endswith((".hpp", ".cpp", ".cu")))
     return Bundle(path, sha256(text), manifest["tidec_version"], manifest["inputs_digest"], groups, tuple(plans), certificates, names, sources)
 
 

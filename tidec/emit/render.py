@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidec.emit.kernels import kernels
 from tidec.emit.names import lines
 from tidec.emit.stems import namespaces, stems
 from tidec.emit.tables import Tables, tables
@@ -22,7 +23,7 @@ from tidec.shipped import folder
 if TYPE_CHECKING:
     from tidec.verify.certificate import Proved
 
-TABLES, MODULE = "tables.hpp", "module.cpp"
+TABLES, MODULE, KERNELS = "tables.hpp", "module.cpp", "kernels.cu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Linked:
 
 
 def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
-    """The C++ of distinct proved plans: one header a plan, in their order, then the tables and the module.
+    """The C++ of distinct proved plans: one header a plan, in their order, then the tables, the module and the kernels.
 
     The text depends on the plans and their groups' names alone.
     Raises E001 where jinja2 is missing; E004 with the line of an op that C++ has no form for.
@@ -91,6 +92,7 @@ def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
         *headers,
         Source(TABLES, environment.get_template("tables.hpp.jinja").render(plans=walked)),
         Source(MODULE, environment.get_template("module.cpp.jinja").render(plans=linked)),
+        Source(KERNELS, environment.get_template("kernels.cu.jinja").render(kernels=kernels(plans))),
     )
 
 
