@@ -34,8 +34,8 @@ def test_one_changed_byte_of_any_file_is_found_and_the_file_named(built, draws, 
             changed[at] ^= random.randrange(1, 256)
             file.write_bytes(changed)
             d = refusal(check_entry, built.path, built.digest)
-            # A seal and what it seals disagree: which of the two was changed cannot be known for build.json.
-            assert d.code == "C001" and d.sentence.startswith(("build.json" if name == "build.sha256" else name) + " of the kept bundle"), (name, at, d)
+            # Which of build.json and its seal was changed cannot be known: both are named.
+            assert d.code == "C001" and name in d.sentence.partition(" of the kept bundle")[0].split(" or "), (name, at, d)
         file.write_bytes(keep)
     check_entry(built.path, built.digest)
 
@@ -55,7 +55,7 @@ CHANGES = {
 def test_a_file_of_another_kind_or_length_is_named(built, name, change, tmp_path, refusal):
     CHANGES[change](built.path / name, tmp_path / "other")
     d = refusal(check_entry, built.path, built.digest)
-    assert d.code == "C001" and d.sentence.startswith(("build.json" if name == "build.sha256" and change in ("longer", "cut") else name) + " of")
+    assert d.code == "C001" and name in d.sentence.partition(" of the kept bundle")[0].split(" or ")
 
 
 @pytest.mark.parametrize("name", ["more.hpp", "lib/more.so", ".hidden"])

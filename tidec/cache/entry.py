@@ -98,7 +98,7 @@ def _built(path: Path) -> tuple[File, ...]:
         return ()
     seal, build = _hashed(path, BUILD_SEAL), _hashed(path, BUILD)
     if _text(path, BUILD_SEAL) != f"{build.sha256}  {BUILD}\n":
-        raise tampered(path, BUILD, f"its sha256 is not the one in {BUILD_SEAL}")
+        raise tampered(path, f"{BUILD} or {BUILD_SEAL}", "the one is not the sha256 of the other")
     files = _listed(path, BUILD, _BUILT_NAME)
     there = [f"{LIB}/{name}" for name in sorted(os.listdir(path / LIB))] if (path / LIB).is_dir() else []
     for name in (*there, *([LOG] if os.path.lexists(path / LOG) else [])):
