@@ -22,11 +22,11 @@ VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH")
 
 # The package of each optional dependency, and the extra that brings it.
 _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), "jinja2": ("jinja2", "compile"), "pybind11": ("pybind11", "compile"),
-           "numpy": ("numpy", "fsdp"), "torch": ("torch", "fsdp")}
+           "numpy": ("numpy", "run"), "torch": ("torch", "fsdp")}
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 
-_KNOB_HELP = ("set a knob: W, k, n_stg, n_part, n_out or cast (not built yet: chunk_bytes, stripes, ctas_sum, ctas_land, pacing); "
+_KNOB_HELP = ("set a knob: W, k, n_stg, n_part, n_out, chunk_bytes, chunks, stripes or cast (not built yet: ctas_sum, ctas_land, pacing); "
               "repeat for several; tidec explain W says what one is")
 
 
@@ -196,8 +196,8 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_knobs(page)
     page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
     page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
-    page.add_argument("--target", metavar="TARGET", help="build for a target: only echo exists, and every compile builds and compares it unless --no-echo says not "
-                                                           "to; python, host, loopback and nccl are not built yet (exit 6)")
+    page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
+                                                           "compile makes; loopback and nccl are not built yet (exit 6)")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
@@ -218,6 +218,22 @@ def _add_explain(page: argparse.ArgumentParser) -> None:
     page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
     _add_knobs(page)
+
+
+def _add_run(page: argparse.ArgumentParser) -> None:
+    page.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: --topo and --group are compiled into the cache)")
+    _add_asked(page, is_required=False)
+    _add_knobs(page)
+    page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders) or host (default: a process a rank); "
+                                                                           "loopback and nccl are not built yet (exit 6)")
+    page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
+    page.add_argument("--seed", metavar="S", default="1", help="what draws the interleaving; 0 is the plain one (default: 1)")
+    page.add_argument("--seeds", metavar="N", default="1", help="interleavings in one launch, from seed S on (default: 1)")
+    page.add_argument("--data", metavar="KIND", default="numbers", help="numbers (default), integers (sums are exact) or classes (NaN, infinities and -0.0 among them)")
+    page.add_argument("--alpha", metavar="X", help="what sums are multiplied with (default: 1/N)")
+    page.add_argument("--accumulate", action="store_true", help="add to what the outputs hold")
+    page.add_argument("--poison", action="store_true", help="fill arena, stages and padding with NaN first, and inputs once they are freed")
+    page.add_argument("--deadline", metavar="SECONDS", help="of every wait (default: 30)")
 
 
 def _add_cache(page: argparse.ArgumentParser) -> None:
@@ -271,6 +287,14 @@ def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Ans
     return run(topo=options.topo, group=options.group)
 
 
+def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.run import run
+
+    return run(bundle=options.bundle, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, target=options.target,
+               calls=options.calls, seed=options.seed, seeds=options.seeds, data=options.data, alpha=options.alpha, accumulate=options.accumulate,
+               is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment))
+
+
 def _cache_command(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands import cache as command
 
@@ -303,6 +327,7 @@ _PAGES = {
     "prove": ("prove one schedule for every node count", _add_prove),
     "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
+    "run": ("run plans on made data and compare the bits with the reference", _add_run),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
 }
-COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not, "cache": _cache_command}
+COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidec.build.compile import check_echo
+from tidec.build.library import build_library, has_library
 from tidec.cache.key import Cache
 from tidec.cache.store import keep_bundle
 from tidec.emit.bundle import Bundle, write_bundle
@@ -77,7 +78,7 @@ class Compiled:
 def compile(
     topology: Topology, signature: Signature, *, knobs: Knobs, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE, out: Path | None = None,
     is_forced: bool = False, cache: Cache | None = None, store: Store = NO_STORE, budget_bytes: int | None = None, is_echoed: bool = True,
-    watch: Watch = lambda name, value: None,
+    target: str | None = None, watch: Watch = lambda name, value: None,
 ) -> Compiled:
     """Plan, prove and emit both collectives of every group, and check the compiled echo against the plans.
 
@@ -130,9 +131,15 @@ def compile(
         watch("echo", echo)
 
     def write(folder: Path) -> Bundle:
-        return write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo, sources=sources)
+        bundle = write_bundle(proved, asks=asks, out=folder, is_forced=is_forced, echo=echo, sources=sources)
+        if target is not None and not (cache is not None and out is None and has_library(cache.folder / bundle.digest, target)):
+            build_library(bundle.path, target)
+        return bundle
 
     bundle = write(out) if out is not None else keep_bundle(cache, write, is_forced=is_forced)
+    if target is not None:
+        # An entry of the cache that was built for another target only has no library for this one yet.
+        watch("library", build_library(bundle.path, target))
     watch("bundle", bundle)
 
     def outcome(ask: Ask, collective: Collective) -> Planned | StockCause:

@@ -59,23 +59,47 @@ def build_library(bundle: Path, target: str, *, flags: Sequence[str] = (), deadl
     """
     row = find_target(target)
     assert row.has_library, target
-    architecture, compiler = platform.machine(), find_compiler()
-    name = library_name(target, architecture)
+    name, key, known = library_name(target), f"{target}-{platform.machine()}", _known(bundle)
     runtime = _sources("include/tidec", target)
-    manifest = (bundle / SEAL).read_bytes()
-    inputs = sha256(canonical([manifest.decode(), [[n, sha256(p.read_bytes())] for n, p in runtime], [*FLAGS, *flags], compiler.version, row.runner]).encode())
-    known = _known(bundle)
-    if known.get("targets", {}).get(f"{target}-{architecture}", {}).get("inputs") == inputs and (bundle / name).is_file():
-        return Built(bundle / name, target, architecture, False)
+    sources, missing = _digest(bundle, row.runner, runtime, flags), None
+    try:
+        compiler = find_compiler()
+    except TidecError as error:
+        compiler, missing = None, error
+    if _serves(known, key, sources, compiler):
+        return Built(bundle / name, target, platform.machine(), False)
+    if missing is not None:
+        raise missing
     try:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=bundle.parent, ignore_cleanup_errors=True) as beside:
             aside = Path(beside)
             said = _compile(bundle, aside, row.runner, runtime, compiler, flags, deadline_s)
-            entry = {"architecture": architecture, "compiler": compiler.version, "flags": [*FLAGS, *flags], "inputs": inputs}
-            _publish(bundle, aside, f"{target}-{architecture}", name, said, entry, known)
+            entry = {"architecture": platform.machine(), "compiler": compiler.version, "flags": [*FLAGS, *flags], "sources": sources}
+            _publish(bundle, aside, key, name, said, entry, known)
     except OSError as problem:
         raise TidecError(Diagnostic("E003", f"{bundle} cannot be written", reason=problem.strerror or str(problem), help="copy the bundle to a folder of your own")) from problem
-    return Built(bundle / name, target, architecture, True)
+    return Built(bundle / name, target, platform.machine(), True)
+
+
+def has_library(bundle: Path, target: str) -> bool:
+    """Whether `build_library` would find the library of a bundle for a target, and build nothing. Raises E002 where there is no compiler."""
+    known = _known(bundle)
+    if not known:
+        return False
+    sources = _digest(bundle, find_target(target).runner, _sources("include/tidec", target), ())
+    return _serves(known, f"{target}-{platform.machine()}", sources, find_compiler())
+
+
+def _serves(known: Mapping, key: str, sources: str, compiler: Compiler | None) -> bool:
+    """Whether the library that is there is the one that would be built; without a compiler, any compiler's is."""
+    entry = known.get("targets", {}).get(key, {})
+    return entry.get("sources") == sources and (compiler is None or entry.get("compiler") == compiler.version)
+
+
+def _digest(bundle: Path, runner: str, runtime: Sequence[tuple[str, Path]], flags: Sequence[str]) -> str:
+    """sha256 of everything that a library is built from."""
+    sources = [[name, sha256(path.read_bytes())] for name, path in runtime]
+    return sha256(canonical([(bundle / SEAL).read_text(encoding="ascii"), sources, [*FLAGS, *flags], runner]).encode())
 
 
 def _sources(*folders: str) -> tuple[tuple[str, Path], ...]:

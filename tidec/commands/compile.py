@@ -42,8 +42,7 @@ def run(
     cache: `None` = neither proofs nor the bundle are kept there; the other `None`s = not given.
     """
     start = time.perf_counter()
-    if target is not None:
-        check_target(target)
+    has_library = target is not None and check_target(target).has_library
     if cache is None and out is None:
         raise TidecError(Diagnostic("P001", "with --no-cache the bundle has no place", help="say where it goes with -o DIR"))
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
@@ -53,7 +52,8 @@ def run(
     clock = _Clock(None if dump is None else Dump(dump))
     compiled = compile(
         asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, mode=read, out=None if out is None else Path(out), is_forced=is_forced,
-        cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed, watch=clock)
+        cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed,
+        target=target if has_library else None, watch=clock)
     seconds = time.perf_counter() - start
     notes = (*map(str, compiled.warnings), *map(str, store.notes if isinstance(store, ProofStore) else ()), *stock_notes(asked.signature))
     stays = stock_summary(asked.signature.groups)

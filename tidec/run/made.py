@@ -18,7 +18,7 @@ from tidec.plan.layout import PACK_ITEM_BYTES
 
 
 class Kind(Enum):
-    """Which numbers. NUMBERS: of 13 binades and both signs, so that the order of a sum shows. INTEGERS: -63..63, whose sums are exact.
+    """Which numbers. NUMBERS: of 25 binades and both signs, so that the order of a sum shows in fp32. INTEGERS: -63..63, whose sums are exact.
     CLASSES: numbers, with NaN, both infinities and -0.0 strewn in."""
 
     NUMBERS = "numbers"
@@ -50,7 +50,7 @@ def values(count: int, dtype: Dtype, place: tuple[int, int, int, int], kind: Kin
     if kind is Kind.INTEGERS:
         return _as(((drawn >> np.uint64(32)) % np.uint64(127)).astype(np.float32) - np.float32(63), dtype)
     mantissa = np.float32(1) + (drawn >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
-    scale = np.exp2(((drawn >> np.uint64(8)) % np.uint64(13)).astype(np.float32) - np.float32(6))
+    scale = np.exp2(((drawn >> np.uint64(8)) % np.uint64(25)).astype(np.float32) - np.float32(12))
     numbers = np.where((drawn & np.uint64(1)).astype(bool), -mantissa, mantissa) * scale
     if kind is Kind.CLASSES:
         special = np.array([np.nan, np.inf, -np.inf, -0.0, -0.0, -0.0], np.float32)

@@ -1,0 +1,186 @@
+"""`tidec run`: a bundle's plans on made data, on a target, compared with the reference bit for bit."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidec.build.library import build_library
+from tidec.cache.key import Cache, prover_identity
+from tidec.cache.store import open_proofs
+from tidec.commands.answer import Answer
+from tidec.commands.asking import read_asked, read_count
+from tidec.commands.stock import spelt, stock_fields
+from tidec.commands.tell import count_text, short, table
+from tidec.emit.bundle import Bundle, read_bundle
+from tidec.emit.targets import target as check_target
+from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.inputs.ask import Collective, StockCause
+from tidec.inputs.document import quoted
+from tidec.interpret.bits import Outputs, carry_out
+from tidec.pipeline import compile
+from tidec.plan.ir import Plan
+from tidec.run.compare import Difference, digest, first_difference, max_error_ulps
+from tidec.run.host import DEADLINE_S, HostJob, run_host
+from tidec.run.made import Kind, make
+
+_DIGEST_SHOWN = 12
+_MAX_CALLS, _MAX_SEED, _MAX_SEEDS = 1000, 2**31 - 1, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How plans are run. alpha: `None` = 1/N."""
+
+    target: str
+    calls: int
+    seed: int
+    seeds: int
+    kind: Kind
+    alpha: float | None
+    accumulate: bool
+    is_poisoned: bool
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of one plan. difference: `None` = every bit is the reference's.  seconds: of the fastest seed, host only."""
+
+    digest: str
+    difference: Difference | None
+    max_error_ulps: float
+    seconds: float
+
+
+def run(
+    *, bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, target: str, calls: str, seed: str, seeds: str,
+    data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None, cache: Cache,
+) -> Answer:
+    """Exit 0 where every plan gives the reference's bits, 1 where one does not or stops; a group that keeps a stock collective is only named.
+
+    bundle: its folder; `None` = topo and group are compiled into the cache. The other `None`s = not given.
+    """
+    asking = _asking(target, calls, seed, seeds, data, alpha, accumulate, is_poisoned, deadline)
+    row = check_target(asking.target)
+    if not (row.has_library or row.name == "python"):
+        raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python or --target host"))
+    made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
+    library = build_library(made.path, asking.target).path if row.has_library else None
+    ran = {stem: _run(plan, library, asking) for stem, plan in zip(made.stems, made.plans)}
+    notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
+    return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), notes)
+
+
+def _asking(
+    target: str, calls: str, seed: str, seeds: str, data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None,
+) -> Asking:
+    kinds = {k.value: k for k in Kind}
+    if data not in kinds:
+        raise TidecError(Diagnostic("P001", f"there is no data {quoted(data)}", help=f"one of: {', '.join(kinds)}"))
+    return Asking(
+        target, read_count(calls, option="--calls", low=1, high=_MAX_CALLS), read_count(seed, option="--seed", low=0, high=_MAX_SEED),
+        read_count(seeds, option="--seeds", low=1, high=_MAX_SEEDS), kinds[data], None if alpha is None else _number(alpha, "--alpha"), accumulate, is_poisoned,
+        DEADLINE_S if deadline is None else _seconds(deadline))
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}, which is no number", help=f"write for example {option} 0.25"))
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = _number(text, "--deadline")
+    if not 0.001 <= value <= 86400:
+        raise TidecError(Diagnostic("P001", f"--deadline is {quoted(text)}", help="write seconds from 0.001 to 86400"))
+    return value
+
+
+def _bundle(
+    bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, cache: Cache, target: str | None,
+) -> Bundle:
+    if bundle is not None and (topo or group or settings or capability):
+        raise TidecError(Diagnostic("P001", "a bundle is given, and inputs to compile too", help="give a bundle, or --topo and --group"))
+    if bundle is not None:
+        return read_bundle(Path(bundle))
+    if topo is None or group is None:
+        raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
+    asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
+    store = open_proofs(cache, prover_identity())
+    return compile(asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, cache=cache, store=store, is_echoed=target is not None,
+                   target=target).bundle
+
+
+def _run(plan: Plan, library: Path | None, asking: Asking) -> Ran:
+    alpha = 1.0 / plan.ranks if asking.alpha is None else asking.alpha
+    given = make(plan, calls=asking.calls, kind=asking.kind, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)
+    wanted = carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)
+    difference, got, seconds = None, wanted, 0.0
+    for got, seconds in _gotten(plan, library, asking, given, alpha):
+        difference = difference or first_difference(plan, got, wanted)
+    return Ran(digest(plan, got), difference, max_error_ulps(plan, given, got, alpha=alpha, accumulate=asking.accumulate), seconds)
+
+
+def _gotten(plan: Plan, library: Path | None, asking: Asking, given: object, alpha: float) -> Iterator[tuple[Outputs, float]]:
+    """What the target gives: of the host one output that all seeds share, as their digests say; of python one a seed."""
+    if library is None:
+        for seed in range(asking.seed, asking.seed + asking.seeds):
+            yield carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, seed=seed), 0.0
+        return
+    job = HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, first_seed=asking.seed,
+                  num_seeds=asking.seeds, deadline_s=asking.deadline_s)
+    ran = run_host(job)
+    yield ran.outputs, min(ran.seconds)
+    other = next((i for i, d in enumerate(ran.digests) if d != ran.digests[-1]), None)
+    if other is not None:
+        yield run_host(HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned,
+                               first_seed=asking.seed + other, deadline_s=asking.deadline_s)).outputs, min(ran.seconds)
+
+
+def _differs(asking: Asking, plan: Plan, d: Difference) -> Diagnostic:
+    where = f"row {d.row}, column {d.column}" if d.row >= 0 else "padding"
+    return Diagnostic("R002", f"target {asking.target} gives other bits than the reference in the {spelt(plan.collective)} of {quoted(plan.groups[0])}",
+                      example=(f"call {d.call}, rank {d.rank // plan.lanes}.{d.rank % plan.lanes}, parameter {quoted(d.parameter)}, {where}: {d.got}, not {d.wanted}",),
+                      help="report this plan: it must not be used on this target")
+
+
+def _outcome(made: Bundle, found: str | StockCause, ran: dict[str, Ran], asking: Asking) -> dict[str, object]:
+    if isinstance(found, StockCause):
+        return {"stock": stock_fields(found)}
+    r = ran[found]
+    d = r.difference
+    fields: dict[str, object] = {"bitwise_equal": d is None, "digest": r.digest, "max_error_ulps": round(r.max_error_ulps, 3), "calls": asking.calls}
+    if d is not None:
+        fields["first_difference"] = {"call": d.call, "rank": d.rank, "parameter": d.parameter, "row": d.row, "column": d.column, "got": d.got, "wanted": d.wanted}
+    return fields
+
+
+def _fields(made: Bundle, ran: dict[str, Ran], asking: Asking) -> dict[str, object]:
+    groups = [
+        {"name": g.name, "repeat": g.repeat, **{c.value: _outcome(made, found, ran, asking) for c, found in zip(Collective, (g.all_gather, g.reduce_scatter))}}
+        for g in made.groups
+    ]
+    return {"target": asking.target, "groups": groups, "seeds": asking.seeds, "data": asking.kind.value, "accumulate": asking.accumulate,
+            "poison": asking.is_poisoned, "bundle": str(made.path), "bundle_digest": made.digest}
+
+
+def _text(made: Bundle, ran: dict[str, Ran], asking: Asking) -> str:
+    rows = []
+    for g in made.groups:
+        name, repeat = short(g.name), str(g.repeat)
+        for collective, found in zip(Collective, (g.all_gather, g.reduce_scatter)):
+            if isinstance(found, StockCause):
+                rows.append((name, repeat, spelt(collective), "stock", "", "", ""))
+            else:
+                r = ran[found]
+                took = f"{1e3 * r.seconds / asking.calls:.3f} ms" if r.seconds else ""
+                rows.append((name, repeat, spelt(collective), "equal" if r.difference is None else "DIFFERS", f"{r.max_error_ulps:.2f}", r.digest[:_DIGEST_SHOWN], took))
+            name = repeat = ""
+    head = f"target {asking.target}, {count_text(asking.calls, 'call')} in sequence, {count_text(asking.seeds, 'seed')}, {asking.kind.value}"
+    return "\n".join((head, "", table(("group", "repeat", "collective", "bits", "ulps", "digest", "a call"), rows, right=(1, 4, 6))))
