@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/cast.cuh"
 #include "cuda/kernels.hpp"
@@ -146,7 +147,7 @@ template <int kLanes>
 using BySwitch = InOneSum<kLanes>;
 #else
 template <int kLanes>
-using BySwitch = InSwitch;
+using BySwitch = std::conditional_t<kLanes == 1, InOneSum<1>, InSwitch>;
 #endif
 
 template <class From, class To>

@@ -1,0 +1,192 @@
+#include "cuda/issue.hpp"
+
+#include <algorithm>
+
+namespace tidec::cuda {
+
+namespace {
+
+int64_t elems_of(const Move& m) { return m.width / item_bytes(m.from); }
+int64_t span(int64_t width, int64_t rows, int64_t pitch) { return rows < 1 ? 0 : (rows - 1) * pitch + width; }
+
+[[noreturn]] void unfit(const std::string& why) { throw Failure{"the library has no kernel for this plan: " + why}; }
+
+}  // namespace
+
+void prepare_kernels() {
+  const Kernels& k = kernels();
+  for (int64_t i = 0; i < k.num_sums; ++i) check(k.sums[i].kernel.prepare(), "a sum");
+  for (int64_t i = 0; i < k.num_lands; ++i) check(k.lands[i].kernel.prepare(), "a landing");
+  for (int64_t i = 0; i < k.num_casts; ++i) check(k.casts[i].kernel.prepare(), "a cast");
+  check(k.zero.prepare(), "a zero");
+  check(cudaDeviceSynchronize(), "the first launch of every kernel");
+}
+
+Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side)
+    : world_(world), program_(program), rank_(rank), number_(number(rank)), budget_(budget), kernels_(kernels()), has_side_(has_side) {
+  const Layout& layout = *static_cast<const Layout*>(program.layout);
+  for (int64_t i = 0; i < kernels_.num_sums; ++i) {
+    if (kernels_.sums[i].type == layout.moved && kernels_.sums[i].lanes == program.lanes) sum_ = &kernels_.sums[i];
+  }
+  for (int64_t i = 0; i < kernels_.num_lands; ++i) {
+    if (kernels_.lands[i].how == layout.reduction && kernels_.lands[i].lanes == program.lanes) land_ = &kernels_.lands[i];
+  }
+}
+
+// ---- order
+
+void Issuer::wait(const Stream& s, const Level& x, int line) {
+  // NOTE: no counter is below 0, so the first calls do not wait.
+  if (x.value <= 0) return;
+  world_.waits(s, x, line);
+  wait_counter(world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
+}
+
+void Issuer::signal(const Stream& s, const Level& x) {
+  join(s);
+  write_counter(world_.stream(s), world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value));
+}
+
+void Issuer::join(const Stream& s) {
+  if (!has_side_) return;
+  Side& side = sides_[s.index];
+  if (side.is_open) check(cudaStreamWaitEvent(world_.stream(s), side.joined, 0), "cudaStreamWaitEvent");
+  side.is_open = false;
+}
+
+// ---- moves
+
+void Issuer::copy(const Stream& s, const Move& m) {
+  const bool is_everywhere = m.dst.rank.lane == kAll;
+  const int64_t first = is_everywhere ? 0 : m.dst.rank.lane, last = is_everywhere ? program_.lanes - 1 : first;
+  const char* from = world_.at(m.src, m.src.rank.lane, span(m.width, m.rows, m.src_pitch));
+  for (int64_t lane = first; lane <= last; ++lane) {
+    char* into = world_.at(m.dst, lane, span(m.width, m.rows, m.dst_pitch));
+    const bool is_near = has_side_ && lane == rank_.lane && m.src.rank.lane == rank_.lane;
+    (is_near ? near_ : far_).push_back({into, from, m.width, m.rows, m.dst_pitch, m.src_pitch});
+  }
+  if (!in_set_) {
+    std::move(near_.begin(), near_.end(), std::back_inserter(far_));
+    near_.clear();
+    copy_all(world_.stream(s), far_);
+  }
+}
+
+void Issuer::end_set(const Stream& s) {
+  in_set_ = false;
+  flush(s);
+}
+
+void Issuer::flush(const Stream& s) {
+  if (near_.empty() || far_.empty()) {
+    copy_all(world_.stream(s), near_.empty() ? far_ : near_);
+    return;
+  }
+  Side& side = sides_[s.index];
+  order(world_.stream(s), side.stream, side.forked);
+  copy_all(world_.stream(s), far_);
+  copy_all(side.stream, near_);
+  check(cudaEventRecord(side.joined, side.stream), "cudaEventRecord");
+  side.is_open = true;
+}
+
+void Issuer::put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
+  const Copy copy{world_.at(m.dst, m.dst.rank.lane, span(m.width, m.rows, m.dst_pitch)), world_.at(m.src, m.src.rank.lane, span(m.width, m.rows, m.src_pitch)),
+                  m.width, m.rows, m.dst_pitch, m.src_pitch};
+  world_.put(s, copy, number(m.dst.rank), then, done, context);
+}
+
+void Issuer::zero(const Stream& s, const Extent& x) {
+  check(kernels_.zero.launch({world_.at(x.place, x.place.rank.lane, x.bytes), x.bytes}, budget_.other, world_.stream(s)), "a zero");
+}
+
+void Issuer::cast(const Stream& s, const Move& m) {
+  const char* from = world_.at(m.src, m.src.rank.lane, m.width);
+  char* into = world_.at(m.dst, m.dst.rank.lane, elems_of(m) * item_bytes(m.to));
+  if (m.from == m.to) {
+    check(cudaMemcpyAsync(into, from, static_cast<size_t>(m.width), cudaMemcpyDeviceToDevice, world_.stream(s)), "cudaMemcpyAsync");
+    return;
+  }
+  for (int64_t i = 0; i < kernels_.num_casts; ++i) {
+    const CastEntry& k = kernels_.casts[i];
+    if (k.from != m.from || k.to != m.to) continue;
+    check(k.kernel.launch({from, into, elems_of(m)}, budget_.other, world_.stream(s)), "a cast");
+    return;
+  }
+  unfit("a cast between types that no other plan of it has");
+}
+
+// ---- sums
+
+void Issuer::begin(const Stream&, const Extent& into, bool adds) {
+  into_ = into;
+  adds_ = adds;
+  to_ = world_.at(into.place, into.place.rank.lane, into.bytes);
+  terms_.clear();
+  lands_.clear();
+}
+
+void Issuer::add(const Stream&, const Move& m) {
+  const char* from = world_.at(m.src, m.src.rank.lane, span(m.width, m.rows, m.src_pitch));
+  // Places of one sum's terms lie in its extent, which was looked up.
+  terms_.push_back({from, m.src_pitch, to_ + (m.dst.offset - into_.place.offset), m.dst_pitch, elems_of(m), m.rows});
+}
+
+void Issuer::fill_gaps(cudaStream_t stream, size_t num) {
+  if (adds_) return;
+  int64_t covered = 0;
+  for (size_t i = terms_.size() - num; i < terms_.size(); ++i) covered += 4 * terms_[i].elems * terms_[i].rows;
+  if (covered == into_.bytes) return;
+  const std::vector<Gap> found = gaps(terms_, num, to_, into_.bytes);
+  // A few gaps one by one; of many, all of it: the sum that follows writes the rest anew.
+  constexpr size_t kFew = 3;
+  if (found.size() > kFew) {
+    check(kernels_.zero.launch({to_, into_.bytes}, budget_.other, stream), "a zero");
+    return;
+  }
+  for (const Gap& g : found) check(kernels_.zero.launch({g.into, g.bytes}, budget_.other, stream), "a zero");
+}
+
+void Issuer::end_sum(const Stream& s) {
+  if (sum_ == nullptr) unfit("a sum");
+  const cudaStream_t stream = world_.stream(s);
+  try {
+    gather(terms_, program_.lanes, to_, sums_);
+    fill_gaps(stream, sums_.pieces.size());
+  } catch (const Unfit& problem) {
+    unfit(problem.why);
+  }
+  const SumCall call{to_, sums_.staged.data(), sums_.pieces.data(), static_cast<int64_t>(sums_.pieces.size()), alpha_, adds_};
+  check(sum_->kernel.launch(call, budget_.sum, stream), "a sum");
+}
+
+void Issuer::land(const Stream&, const Move& m, Reduction) {
+  if (m.src.space != Space::kArena) unfit("a landing from elsewhere than the arena");
+  land_node_ = m.src.rank.node;
+  lands_.push_back({m.src.offset, m.dst.offset - into_.place.offset, elems_of(m)});
+  terms_.push_back({nullptr, 0, to_ + lands_.back().into, 0, lands_.back().elems, 1});
+}
+
+void Issuer::end_land(const Stream& s) {
+  if (land_ == nullptr) unfit("a landing");
+  const cudaStream_t stream = world_.stream(s);
+  try {
+    fill_gaps(stream, terms_.size());
+  } catch (const Unfit& problem) {
+    unfit(problem.why);
+  }
+  std::vector<const char*> arenas;
+  for (int64_t i = 0; i < land_->arenas; ++i) {
+    const int64_t lane = land_->arenas == program_.lanes ? i : kAll;
+    arenas.push_back(world_.at({Space::kArena, 0, {land_node_, lane}, 0}, lane, program_.arena_bytes));
+  }
+  const LandCall call{to_, arenas.data(), lands_.data(), static_cast<int64_t>(lands_.size()), adds_};
+  check(land_->kernel.launch(call, budget_.land, stream), "a landing");
+}
+
+// ---- what the caller does
+
+void Issuer::read(const Stream& s, const Extent& x) { world_.read(s, x); }
+void Issuer::free(const Stream& s, const Extent& x) { world_.free(s, x); }
+
+}  // namespace tidec::cuda

@@ -1,0 +1,113 @@
+// The Runner of one rank on CUDA: each op of a walk becomes copies, kernels and stream memory operations, enqueued at once.
+//
+// A stream of the walk is a CUDA stream. Where memory lies, which words are counters and what a put is, the World says. Ops of one stream keep
+// their order; of an unordered set, what stays on the own GPU may go by a stream beside it, on another copy engine, until the join.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "cuda/kernels.hpp"
+#include "cuda/streams.hpp"
+#include "cuda/terms.hpp"
+#include "tidec/layout.hpp"
+#include "tidec/module.hpp"
+#include "tidec/runner.hpp"
+
+namespace tidec::cuda {
+
+// Ranks are numbered n*L + j.
+class World {
+ public:
+  virtual ~World() = default;
+  // The address of a place on one lane of its node, with that many bytes behind it. Throws Failure where there is no such memory.
+  virtual char* at(const Place& place, int64_t lane, int64_t bytes) = 0;
+  // The word of a counter that lies with rank `owner` and that rank `raiser` raises.
+  virtual void* counter(const Counter& counter, int64_t owner, int64_t raiser) = 0;
+  // The CUDA stream of a stream of the walk.
+  virtual cudaStream_t stream(const Stream& s) = 0;
+  virtual void put(const Stream& s, const Copy& copy, int64_t to, const Level& then, const Level& done, int64_t context) = 0;
+  virtual void read(const Stream& s, const Extent& extent) = 0;
+  virtual void free(const Stream& s, const Extent& extent) = 0;
+  // A wait is about to be issued: kept for the message of a session that does not end.
+  virtual void waits(const Stream& s, const Level& level, int line) = 0;
+};
+
+// CTAs of one launch.
+struct Budget {
+  int sum = 16;
+  int land = 8;
+  int other = 8;
+};
+
+// The stream beside one of the walk. is_open: it holds copies that no join has come after.
+struct Side {
+  OwnStream stream;
+  OwnEvent forked;
+  OwnEvent joined;
+  bool is_open = false;
+};
+
+class Issuer {
+ public:
+  // has_side: copies of a set that stay on the own lane go by a stream beside the others.
+  Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side);
+
+  // Of the calls that are issued from here on.
+  void begin_calls(float alpha, bool accumulates) { alpha_ = alpha, accumulates_ = accumulates; }
+
+  void wait(const Stream& s, const Level& x, int line);
+  void signal(const Stream& s, const Level& x);
+  void copy(const Stream& s, const Move& m);
+  void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context);
+  void zero(const Stream& s, const Extent& x);
+  void cast(const Stream& s, const Move& m);
+  void begin_sum(const Stream& s, const Extent& into, bool seed) { begin(s, into, accumulates_ && seed); }
+  void add(const Stream& s, const Move& m);
+  void end_sum(const Stream& s);
+  void begin_land(const Stream& s, const Extent& into, bool seed) { begin(s, into, accumulates_ || !seed); }
+  void land(const Stream& s, const Move& m, Reduction how);
+  void end_land(const Stream& s);
+  void begin_set(const Stream&) { in_set_ = true; }
+  void end_set(const Stream& s);
+  void join(const Stream& s);
+  void read(const Stream& s, const Extent& x);
+  void free(const Stream& s, const Extent& x);
+
+ private:
+  int64_t number(const Rank& rank) const { return rank.node * program_.lanes + rank.lane; }
+  void begin(const Stream& s, const Extent& into, bool adds);
+  // Zeroes what no term reaches, on the last `num` terms.
+  void fill_gaps(cudaStream_t stream, size_t num);
+  void flush(const Stream& s);
+
+  World& world_;
+  const tidec_program& program_;
+  const Rank rank_;
+  const int64_t number_;
+  const Budget budget_;
+  const Kernels& kernels_;
+  const SumEntry* sum_ = nullptr;
+  const LandEntry* land_ = nullptr;
+  float alpha_ = 1.f;
+  bool accumulates_ = false;
+
+  bool in_set_ = false;
+  std::vector<Copy> far_, near_;
+  const bool has_side_;
+  std::map<int, Side> sides_;
+
+  Extent into_{};
+  bool adds_ = false;
+  char* to_ = nullptr;
+  std::vector<Term> terms_;
+  SumPieces sums_;
+  std::vector<LandPiece> lands_;
+  int64_t land_node_ = 0;
+};
+
+// Loads every kernel of the bundle on the current device and launches each once, on nothing.
+void prepare_kernels();
+
+}  // namespace tidec::cuda

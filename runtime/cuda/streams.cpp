@@ -1,0 +1,118 @@
+#include "cuda/streams.hpp"
+
+#include <cstring>
+
+namespace tidec::cuda {
+
+namespace {
+
+template <class Function>
+Function entry(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  check(cudaGetDriverEntryPointByVersion(name, &found, 12080, cudaEnableDefault, &result), name);
+  if (result != cudaDriverEntryPointSuccess || found == nullptr) throw Failure{std::string(name) + ": the driver does not have it"};
+  return reinterpret_cast<Function>(found);
+}
+
+}  // namespace
+
+OwnStream::OwnStream(bool is_urgent) {
+  int least = 0, most = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, is_urgent ? most : least), "cudaStreamCreateWithPriority");
+}
+
+OwnStream::~OwnStream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+OwnEvent::OwnEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+
+OwnEvent::~OwnEvent() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+OwnMemory::OwnMemory(int64_t bytes) {
+  // NOTE: kernels read whole granules of 16 bytes around a row, so every allocation ends with a few more.
+  void* base = nullptr;
+  const size_t size = static_cast<size_t>(bytes) + 256;
+  check(cudaMalloc(&base, size), "cudaMalloc");
+  base_ = static_cast<char*>(base);
+  check(cudaMemset(base_, 0, size), "cudaMemset");
+}
+
+OwnMemory::~OwnMemory() {
+  if (base_ != nullptr) cudaFree(base_);
+}
+
+void wait_counter(cudaStream_t stream, const void* counter, uint64_t value) {
+  static const auto call = entry<decltype(&cuStreamWaitValue64)>("cuStreamWaitValue64");
+  check(call(stream, reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue64");
+}
+
+void write_counter(cudaStream_t stream, void* counter, uint64_t value) {
+  static const auto call = entry<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64");
+  check(call(stream, reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue64");
+}
+
+void order(cudaStream_t before, cudaStream_t after, cudaEvent_t event) {
+  check(cudaEventRecord(event, before), "cudaEventRecord");
+  check(cudaStreamWaitEvent(after, event, 0), "cudaStreamWaitEvent");
+}
+
+void fold(std::vector<Copy>& copies) {
+  size_t kept = 0;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const Copy c = copies[i];
+    if (kept > 0 && c.rows == 1 && copies[kept - 1].width == c.width) {
+      Copy& last = copies[kept - 1];
+      const int64_t into = c.into - last.into, from = c.from - last.from;
+      const bool is_second = last.rows == 1 && into >= c.width && from >= c.width;
+      const bool is_next = last.rows > 1 && into == last.rows * last.into_pitch && from == last.rows * last.from_pitch;
+      if (is_second) last.into_pitch = into, last.from_pitch = from;
+      if (is_second || is_next) {
+        ++last.rows;
+        continue;
+      }
+    }
+    copies[kept++] = c;
+  }
+  copies.resize(kept);
+}
+
+void copy_all(cudaStream_t stream, std::vector<Copy>& copies) {
+  fold(copies);
+  std::vector<void*> into;
+  std::vector<const void*> from;
+  std::vector<size_t> bytes;
+  for (const Copy& c : copies) {
+    if (c.rows > 1) {
+      check(cudaMemcpy2DAsync(c.into, static_cast<size_t>(c.into_pitch), c.from, static_cast<size_t>(c.from_pitch), static_cast<size_t>(c.width),
+                              static_cast<size_t>(c.rows), cudaMemcpyDeviceToDevice, stream),
+            "cudaMemcpy2DAsync");
+    } else if (c.rows == 1 && c.width > 0) {
+      into.push_back(c.into);
+      from.push_back(c.from);
+      bytes.push_back(static_cast<size_t>(c.width));
+    }
+  }
+  if (into.size() == 1) {
+    check(cudaMemcpyAsync(into[0], from[0], bytes[0], cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  } else if (!into.empty()) {
+    cudaMemcpyAttributes how;
+    std::memset(&how, 0, sizeof how);
+    how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    how.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+    size_t first = 0;
+#if CUDART_VERSION >= 13000
+    check(cudaMemcpyBatchAsync(into.data(), from.data(), bytes.data(), into.size(), &how, &first, 1, stream), "cudaMemcpyBatchAsync");
+#else
+    size_t failed = 0;
+    check(cudaMemcpyBatchAsync(into.data(), const_cast<void**>(from.data()), bytes.data(), into.size(), &how, &first, 1, &failed, stream), "cudaMemcpyBatchAsync");
+#endif
+  }
+  copies.clear();
+}
+
+}  // namespace tidec::cuda

@@ -1,0 +1,79 @@
+// Streams, events and stream memory operations, owned by objects; counters are 64-bit words of device memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/check.hpp"
+
+namespace tidec::cuda {
+
+// A stream of its own, which no default stream waits for.
+class OwnStream {
+ public:
+  explicit OwnStream(bool is_urgent = true);
+  OwnStream(OwnStream&& other) noexcept : stream_(other.stream_) { other.stream_ = nullptr; }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream();
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// An event without a time.
+class OwnEvent {
+ public:
+  OwnEvent();
+  OwnEvent(OwnEvent&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
+  OwnEvent(const OwnEvent&) = delete;
+  OwnEvent& operator=(const OwnEvent&) = delete;
+  ~OwnEvent();
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Device memory from cudaMalloc, zeroed.
+class OwnMemory {
+ public:
+  explicit OwnMemory(int64_t bytes);
+  OwnMemory(OwnMemory&& other) noexcept : base_(other.base_) { other.base_ = nullptr; }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+  ~OwnMemory();
+  char* base() const { return base_; }
+
+ private:
+  char* base_ = nullptr;
+};
+
+// The stream goes on once the counter is at least `value`.
+void wait_counter(cudaStream_t stream, const void* counter, uint64_t value);
+
+// All earlier work of the stream is visible to whoever sees the value.
+void write_counter(cudaStream_t stream, void* counter, uint64_t value);
+
+// `after` goes on once what `before` holds at this time has ended. event: recorded for it.
+void order(cudaStream_t before, cudaStream_t after, cudaEvent_t event);
+
+// One rectangle to copy; pitches count where there are several rows.
+struct Copy {
+  char* into;
+  const char* from;
+  int64_t width;
+  int64_t rows;
+  int64_t into_pitch;
+  int64_t from_pitch;
+};
+
+// Copies that may run in any order, on copy engines: rectangles of one row that follow each other evenly become one of several rows, the rest
+// of the single rows one batch. `copies` is changed.
+void copy_all(cudaStream_t stream, std::vector<Copy>& copies);
+
+// Joins neighbours that make one rectangle, in place: equal widths, and even steps of at least that in both memories.
+void fold(std::vector<Copy>& copies);
+
+}  // namespace tidec::cuda
