@@ -19,6 +19,7 @@ from pathlib import Path
 from tidec.build.compile import check_echo
 from tidec.build.library import build_library, has_library
 from tidec.cache.key import Cache
+from tidec.cache.libraries import build_kept
 from tidec.cache.store import keep_bundle
 from tidec.emit.bundle import Bundle, write_bundle
 from tidec.emit.manifest import EchoReport
@@ -138,7 +139,9 @@ def compile(
 
     bundle = write(out) if out is not None else keep_bundle(cache, write, is_forced=is_forced)
     if target is not None:
-        # An entry of the cache that was built for another target only has no library for this one yet.
+        if cache is not None:
+            # An entry of the cache that was built for another target only has no library for this one yet.
+            bundle = replace(bundle, path=build_kept(cache, bundle.path, lambda folder: build_library(folder, target).is_new))
         watch("library", build_library(bundle.path, target))
     watch("bundle", bundle)
 

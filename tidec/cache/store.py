@@ -204,7 +204,7 @@ def settle(cache: Cache, aside: Path, digest: str, *, is_forced: bool = False) -
         if not is_synced:
             sync_tree(aside)
             is_synced = True
-        if _published(aside, place):
+        if publish(aside, place):
             return place
         if is_forced and found is None and os.path.lexists(place):
             os.rename(place, aside.with_name(f"changed-{fresh_name()}"))
@@ -213,9 +213,14 @@ def settle(cache: Cache, aside: Path, digest: str, *, is_forced: bool = False) -
         else:
             os.listdir(cache.folder)        # makes a network file system look again
             sleep(_POLL_S)
-    spare = place.with_name(f"{digest}.{fresh_name()}")
+    return keep_aside(aside, place)
+
+
+def keep_aside(aside: Path, place: Path) -> Path:
+    """Keep a bundle beside the place that it cannot have; gc removes it. Raises OSError."""
+    spare = place.with_name(f"{place.name}.{fresh_name()}")
     os.rename(aside, spare)
-    sync(cache.folder)
+    sync(place.parent)
     return spare
 
 
@@ -228,8 +233,8 @@ def _found(cache: Cache, digest: str, *, is_forced: bool) -> Entry | None:
         raise
 
 
-def _published(aside: Path, place: Path) -> bool:
-    """Rename a folder to its place; False where something stands there."""
+def publish(aside: Path, place: Path) -> bool:
+    """Rename a folder, which is on the disk, to its place; False where something stands there. Raises OSError."""
     try:
         os.rename(aside, place)
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidec.build.library import build_library
 from tidec.cache.key import Cache, prover_identity
+from tidec.cache.libraries import build_kept
 from tidec.cache.store import open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_asked, read_count
@@ -67,7 +68,7 @@ def run(
     if not (row.has_library or row.name == "python"):
         raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python or --target host"))
     made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
-    library = build_library(made.path, asking.target).path if row.has_library else None
+    library = _library(made.path, asking.target, cache) if row.has_library else None
     ran = {stem: _run(plan, library, asking) for stem, plan in zip(made.stems, made.plans)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
     return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), notes)
@@ -115,6 +116,11 @@ def _bundle(
     store = open_proofs(cache, prover_identity())
     return compile(asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, cache=cache, store=store, is_echoed=target is not None,
                    target=target).bundle
+
+
+def _library(bundle: Path, target: str, cache: Cache) -> Path:
+    """The library of a bundle; one of the cache is built aside, so that nobody sees half of it."""
+    return build_library(build_kept(cache, bundle, lambda folder: build_library(folder, target).is_new), target).path
 
 
 def _run(plan: Plan, library: Path | None, asking: Asking) -> Ran:
