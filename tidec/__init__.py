@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "compile": ("tidec.api", "compile"),
     "load": ("tidec.api", "load"),
+    "recheck": ("tidec.verify.recheck", "recheck"),
     "Bundle": ("tidec.emit.bundle", "Bundle"),
     "Topology": ("tidec.inputs.topology", "Topology"),
     "Signature": ("tidec.inputs.signature", "Signature"),

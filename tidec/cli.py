@@ -214,6 +214,11 @@ def _add_prove(page: argparse.ArgumentParser) -> None:
     page.add_argument("--paper-sweep", action="store_true", help="count the base plans of the paper that the verifier accepts and refuses")
 
 
+def _add_verify(page: argparse.ArgumentParser) -> None:
+    page.add_argument("bundle", metavar="BUNDLE", help="the folder that tidec compile printed")
+    page.add_argument("--prove", action="store_true", help="also prove every program again with z3 and emit every source again (needs the extra tidec[compile])")
+
+
 def _add_explain(page: argparse.ArgumentParser) -> None:
     page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
@@ -275,6 +280,12 @@ def _prove(options: argparse.Namespace, environment: Mapping[str, str]) -> Answe
                is_sweep=options.paper_sweep, cache=None if options.no_cache else _cache(environment))
 
 
+def _verify(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.verify import run
+
+    return run(bundle=options.bundle, is_proved_again=options.prove)
+
+
 def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.explain import run
 
@@ -325,9 +336,10 @@ def _cache(environment: Mapping[str, str]) -> Cache:
 _PAGES = {
     "compile": ("plan, prove and emit both collectives of every group", _add_compile),
     "prove": ("prove one schedule for every node count", _add_prove),
+    "verify": ("re-check a bundle without z3: digests, certificates, layout, op tables, order", _add_verify),
     "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
     "run": ("run plans on made data and compare the bits with the reference", _add_run),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
 }
-COMMANDS = {"compile": _compile, "prove": _prove, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command}
+COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command}

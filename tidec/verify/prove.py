@@ -93,7 +93,7 @@ def prove(
             continue
         branch = specialise(program, single_node)
         premises = branch.premises if with_premises else ()
-        scope = f"M = {nodes}" if pinned else "M = 1" if single_node else "every M >= 2" + "".join(f" with {text(p)}" for p in premises)
+        scope = f"M = {nodes}" if pinned else _scope(single_node, premises)
         key = f"{SCHEMA} {digest(branch)} {scope}"
         found = _from_store(store.get(key), scope)
         if not found:
@@ -106,6 +106,16 @@ def prove(
         if first_only and any(c.verdict is not Verdict.PROVED for c in found):
             break
     return Report(tuple(claims), seconds, known)
+
+
+def prove_branch(branch: Program, *, single_node: bool) -> Report:
+    """Decides every claim of one branch of a program, as a stored plan has it, under its premises on M; nothing is kept."""
+    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody)
+    return Report(tuple(claims), seconds, False)
+
+
+def _scope(single_node: bool, premises: tuple) -> str:
+    return "M = 1" if single_node else "every M >= 2" + "".join(f" with {text(p)}" for p in premises)
 
 
 def premises_hold(program: Program, nodes: int) -> bool:

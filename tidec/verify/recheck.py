@@ -1,0 +1,229 @@
+"""Re-checks a bundle without a solver: plain Python on the standard library, nothing of the generator or of the prover. START HERE to read the checker.
+
+    recheck_files     every file against the digest that lists it                     recheck_layout   rows, sub-slices and regions, from shapes alone
+    recheck_ask       every plan against the group that asks for it                   recheck_reduce   the op table against eqs. 6-8
+    recheck_theorems  which programs were proved for every M                          recheck_gather   the op table against Bruck's rounds
+    recheck_program, recheck_unfold, recheck_graph    a program that is no theorem, on a small topology
+
+Nothing found in a bundle is run: index expressions are read by `recheck_index.py`. What is taken at its word stands in `Report.trusted`.
+"""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidec.verify.recheck_ask import Wanted, check_ask, check_wanted
+from tidec.verify.recheck_files import SEAL, Files, loaded, read_files, sha256
+from tidec.verify.recheck_gather import check_all_gather
+from tidec.verify.recheck_graph import check_graph, graph_nodes
+from tidec.verify.recheck_index import TooLarge, read
+from tidec.verify.recheck_layout import Facts, check_layout, layout_of
+from tidec.verify.recheck_program import check_program
+from tidec.verify.recheck_reduce import check_reduce_scatter
+from tidec.verify.recheck_theorems import Theorems, canonical, load, theorem_digest, without_knobs
+from tidec.verify.recheck_words import Checked, Order, PlanReport, Report, refuted, tampered, unknown
+
+_PLAN_KEYS = ["arena", "collective", "lanes", "lowering", "nodes", "packed_elems", "params", "program", "schema", "shard_bytes", "sub_slices", "waits"]
+_PLAN_SCHEMA, _CERTIFICATE_SCHEMA = "tidec.plan/1", "tidec.certificate/1"
+_OWN_CLAIMS = {"V402": 2, "P013": 1}
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, StopIteration)
+# Of more points than this only one rank's copies to one other lane are compared, where the program is a theorem.
+_MANY_POINTS = 2_000
+
+
+def recheck(path: str | os.PathLike[str]) -> Report:
+    """Re-check the bundle at `path`.
+
+    Returns a report only if everything holds.  Raises P001 where there is no bundle; C001 naming the file that is not what was proved; a code of the
+    claim (V101 .. V402, P013) where every digest fits and the plan is wrong all the same; V901 where a plan is too large to decide here.
+    """
+    folder = Path(path)
+    files, theorems = read_files(folder), load()
+    try:
+        wanted = check_ask(files)
+    except _MALFORMED as problem:
+        raise tampered("manifest.json", f"it or ask.json is not of this version: {type(problem).__name__} {str(problem):.60}") from problem
+    plans = tuple(check_plan(w, files.listed[f"{w.stem}.plan.json"], files.listed[f"{w.stem}.cert.json"], theorems) for w in wanted)
+    return Report(os.fspath(path), "proved", plans, _checked(files), _trusted(files))
+
+
+def check_plan(wanted: Wanted, plan: bytes, certificate: bytes, theorems: Theorems) -> PlanReport:
+    """Re-check one plan and its certificate. Raises as `recheck`."""
+    file = f"{wanted.stem}.plan.json"
+    try:
+        return _check_plan(wanted, file, plan, certificate, theorems)
+    except TooLarge as problem:
+        raise unknown(file, str(problem)) from problem
+    except _MALFORMED as problem:
+        raise tampered(file, f"it is not a plan of this version: {type(problem).__name__} {str(problem):.60}") from problem
+
+
+def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theorems: Theorems) -> PlanReport:
+    if sha256(data) != wanted.digest:
+        raise tampered(file, "its sha256 is not the digest that the manifest gives the plan")
+    plan = loaded(file, data)
+    if sorted(plan) != _PLAN_KEYS or plan["schema"] != _PLAN_SCHEMA:
+        raise tampered(file, f"its schema is {str(plan.get('schema')):.40}, and this version reads {_PLAN_SCHEMA}")
+    program = plan["program"]
+    knobs = {name: value for name, value in program["knobs"]}
+    facts = Facts(file, plan["collective"], plan["nodes"], plan["lanes"], knobs, program)
+    if type(facts.nodes) is not int or type(facts.lanes) is not int or program["lanes"] != facts.lanes or [[k, knobs[k]] for k in sorted(knobs)] != program["knobs"]:
+        raise tampered(file, "its program is for another number of lanes, or its knobs are not in order")
+    layout = layout_of(plan, facts)
+    text, digest = _program_text(file, data.decode("ascii"), plan, layout, facts, theorems)
+    if sha256(text.encode()) != wanted.program_digest:
+        raise tampered(file, "its program's sha256 is not the one that the manifest gives it")
+    check_wanted(wanted, plan, facts)
+    counts = _check_certificate(f"{wanted.stem}.cert.json", certificate, wanted, facts, theorems)
+    _check_premises(facts)
+    if digest in theorems.claims:
+        if counts != theorems.claims[digest]:
+            raise tampered(f"{wanted.stem}.cert.json", "its claims are not those of the theorem that its program is")
+        order, nodes = Order.THEOREM, ()
+        _check_table(facts, ((facts.nodes - 1, facts.lanes - 1, 1),), is_sample=facts.nodes * facts.parts * facts.chunks * facts.lanes > _MANY_POINTS)
+    else:
+        _check_codes(f"{wanted.stem}.cert.json", counts, theorems, facts)
+        order, nodes = Order.GRAPH, graph_nodes(facts)
+        check_program(facts, plan["waits"])
+        _check_table(facts, tuple((n, j, e) for n in _some(facts.nodes) for j in range(facts.lanes) for e in (4, 5)), is_sample=False)
+        for count in nodes:
+            check_graph(facts, plan["waits"], count)
+    return PlanReport(wanted.stem, order, nodes, _plan_checked(wanted.stem, facts, order, nodes))
+
+
+def _some(nodes: int) -> range | tuple[int, ...]:
+    return range(nodes) if nodes <= 64 else (0, 1, nodes // 2, nodes - 1)
+
+
+def _program_text(file: str, raw: str, plan: dict, layout: dict, facts: Facts, theorems: Theorems) -> tuple[str, str]:
+    """The program's canonical text and its theorem's digest.
+
+    layout: what should stand around the program.  Where the program is a theorem its bytes are known, so that only the rest is spelt to compare.
+    Raises V402 where the plan says another layout; C001 where it is not spelt canonically.
+    """
+    content = {**plan, **layout}
+    place = _PLAN_KEYS.index("program")
+    head = canonical({key: content[key] for key in _PLAN_KEYS[:place]})[:-1] + ',"program":'
+    middle = "," + canonical({key: content[key] for key in _PLAN_KEYS[place + 1 : -1]})[1:-1] + ',"waits":'
+    split = raw.rfind(middle)
+    if not raw.startswith(head) or split < len(head) or not raw.endswith("}"):
+        check_layout(plan, layout, facts)
+        raise tampered(file, "it is not spelt canonically")
+    program, waits = raw[len(head) : split], raw[split + len(middle) : -1]
+    name = '"is":"program",'
+    own = f'{name}"knobs":{canonical(plan["program"]["knobs"])},'
+    digest = theorem_digest(program.replace(own, name, 1), waits, single_node=facts.nodes == 1) if own in program else ""
+    if digest not in theorems.claims:
+        if canonical(plan) != raw:
+            raise tampered(file, "it is not spelt canonically")
+        program = canonical(plan["program"])
+        digest = theorem_digest(canonical(without_knobs(plan["program"])), canonical(plan["waits"]), single_node=facts.nodes == 1)
+    return program, digest
+
+
+def _check_certificate(file: str, data: bytes, wanted: Wanted, facts: Facts, theorems: Theorems) -> dict[str, int]:
+    """The certificate is this plan's, and every claim in it is proved. Returns how many claims of each code are about its branch of M."""
+    c = loaded(file, data)
+    if _certificate_text(c).encode() != data and canonical(c).encode() != data:
+        raise tampered(file, "it is not spelt canonically")
+    if c.keys() != {"schema", "plan", "program", "nodes", "claims", "assumes", "prover"} or c["schema"] != _CERTIFICATE_SCHEMA:
+        raise tampered(file, f"it is not of the schema {_CERTIFICATE_SCHEMA}")
+    if (c["plan"], c["program"], c["nodes"]) != (wanted.digest, wanted.program_digest, facts.nodes) or type(c["nodes"]) is not int:
+        raise tampered(file, "it is for another plan, program or node count")
+    if c["assumes"] != theorems.assumes or c["prover"].keys() != {"z3"} or not isinstance(c["prover"]["z3"], str):
+        raise tampered(file, "it assumes other things than this version does, or names no prover")
+    counts: dict[str, int] = {}
+    own: dict[str, int] = {}
+    branch = "M = 1" if facts.nodes == 1 else "every M >= 2"
+    for claim in c["claims"]:
+        code, scope, verdict, what = claim["code"], claim["scope"], claim["verdict"], claim["what"]
+        if len(claim) != 4 or not isinstance(what, str):
+            raise tampered(file, "a claim has not the fields that it should have")
+        if verdict != "proved":
+            _refuse_claim(file, code, what, verdict)
+        if scope == "this plan":
+            own[code] = own.get(code, 0) + 1
+        elif scope.startswith(branch):
+            counts[code] = counts.get(code, 0) + 1
+    if own != _OWN_CLAIMS or not counts:
+        raise tampered(file, "it lacks claims about its plan")
+    return counts
+
+
+def _certificate_text(c: dict) -> str:
+    """What a certificate without a letter to escape is spelt like; anything else is spelt by `canonical`, which takes longer."""
+    claims = ",".join([f'{{"code":"{x["code"]}","scope":"{x["scope"]}","verdict":"{x["verdict"]}","what":"{x["what"]}"}}' for x in c["claims"]])
+    return canonical({**c, "claims": []}).replace('"claims":[]', f'"claims":[{claims}]', 1)
+
+
+def _refuse_claim(file: str, code: str, what: str, verdict: str) -> None:
+    if verdict == "unknown":
+        raise unknown(file, f"the solver gave up on {code}: {what}")
+    if verdict not in ("refuted", "vacuous"):
+        raise tampered(file, f"a claim has the verdict {verdict!r:.40}")
+    raise refuted("V902" if verdict == "vacuous" else code, file, f"a claim of it is {verdict}: {what}")
+
+
+def _check_codes(file: str, counts: dict[str, int], theorems: Theorems, facts: Facts) -> None:
+    """A program that is no theorem has claims of every code that every theorem of its collective and branch has."""
+    needed = theorems.codes[f"{facts.collective} {'M = 1' if facts.nodes == 1 else 'M >= 2'}"]
+    missing = [code for code in needed if code not in counts]
+    if missing:
+        raise tampered(file, f"it has no claim of {', '.join(missing)}")
+
+
+def _check_premises(facts: Facts) -> None:
+    """The conditions under which the theorems say something of this plan. Raises P013, C001."""
+    knobs, M, L, file = facts.knobs, facts.nodes, facts.lanes, facts.file
+    for premise in facts.program["premises"]:
+        if read(premise, {"M": M}) is not True:
+            raise refuted("P013", file, f"M = {M} is no node count for which its program was proved")
+    if facts.is_gather:
+        return
+    W, k, n_out = knobs["W"], knobs["k"], knobs["n_out"]
+    if not (1 <= W <= L and 1 <= k <= 32 and 1 <= facts.parts <= 4 and knobs["n_stg"] >= 1 and facts.stripes >= 1 and facts.chunks % facts.stripes == 0):
+        raise refuted("P013", file, "a knob is outside what was proved")
+    if M > 1 and L % W and (M - 1) % W > (M - 1) % L:
+        raise refuted("P013", file, f"contributors of the last wave collide where M = {M} and W = {W}", reason="(M-1) mod W > (M-1) mod L")
+    if n_out != "full" and n_out < min(k, W, M - 1):
+        raise refuted("P013", file, f"an outbox of {n_out} blocks makes rounds wait for each other", reason=f"min(k, W, M-1) = {min(k, W, M - 1)}")
+
+
+def _check_table(facts: Facts, points: tuple[tuple[int, int, int], ...], *, is_sample: bool) -> None:
+    check = check_all_gather if facts.is_gather else check_reduce_scatter
+    for point in points:
+        check(facts, point, (0,) if is_sample else ())
+
+
+# ---- what is told
+
+
+def _checked(files: Files) -> tuple[Checked, ...]:
+    built = f", {files.num_built} of a build" if files.num_built else ""
+    return (
+        Checked("", f"{len(files.listed)} files have the sha256 and size that the manifest lists{built}; none is missing, none is more"),
+        Checked(SEAL, "it is the manifest's sha256"),
+        Checked("ask.json", "every group has the plans that it asks for, and keeps a stock collective only where it must"),
+        Checked("module.cpp", "its table of programs names the plans by their digests"),
+    )
+
+
+def _plan_checked(stem: str, facts: Facts, order: Order, nodes: tuple[int, ...]) -> tuple[Checked, ...]:
+    form = "Bruck's rounds, slots, runs and destinations" if facts.is_gather else "eqs. 6-8, waves, generations, stale blocks, staging and outbox order"
+    shown = "its families with their wait edges are a theorem for every M" if order is Order.THEOREM else f"every access is ordered on {', '.join(map(str, nodes))} nodes"
+    return (
+        Checked(f"{stem}.cert.json", "it is this plan's, every claim is proved, none is missing, and the premises hold"),
+        Checked(f"{stem}.plan.json", "rows, sub-slices and regions are those that the shapes give"),
+        Checked(f"{stem}.plan.json", f"its op table is the closed forms': {form}"),
+        Checked(f"{stem}.plan.json", f"order: {shown}"),
+    )
+
+
+def _trusted(files: Files) -> tuple[Checked, ...]:
+    sources = len([name for name in files.listed if not name.endswith(".json")])
+    echo = "that the compiled echo was compared" if files.manifest["echo"]["checked"] else "nothing: the echo was not compared when it was compiled"
+    return (
+        Checked("", f"{sources} emitted sources are what the plans emit (tidec verify --prove emits them again)"),
+        Checked("manifest.json", f"of the echo, {echo}"),
+        Checked("", "z3's proofs of the theorems, made by this version's tests (tidec verify --prove proves them again), and the axioms in the certificates"),
+    )

@@ -1,0 +1,55 @@
+"""The op table of an all-gather against the closed forms of the paper: Bruck's rounds and intervals, runs, destinations.
+
+M nodes, L lanes, n node, j lane, e call, h slots held when a round starts (1, 2, 4, ...), k slot of a round, q slot. Slot q of rank (n, j) is the shard
+of rank (n + q mod M, j); slot 0 is its own. In the round that starts with h held, slots k = 0 .. least(h, M - h) - 1 go to node n - h mod M, which has
+them as slots h + k: so a slot is sent only after it came, the intervals [h, h + least(h, M - h)) tile 1 .. M-1, and all M slots are held at the end.
+Source: paper section 3; facts/proofs.md section 4.
+"""
+from __future__ import annotations
+
+from tidec.verify.recheck_layout import Facts
+from tidec.verify.recheck_table import Ops, compare, transfer
+from tidec.verify.recheck_words import refuted
+
+_PUT, _CAST, _PLACE, _READ, _FREE = ("put", "shard", "shard"), ("cast", "shard", "shard"), ("copy", "shard", "placed"), ("read", "placed"), ("free", "shard")
+
+
+def check_all_gather(facts: Facts, point: tuple[int, int, int], lanes: tuple[int, ...]) -> None:
+    """Every op that moves or names memory, as rank (n, j) issues it in call e.
+
+    lanes: the lanes whose copies are compared; empty = all.  Raises V105 or V106 with the op that is not as it should be.
+    """
+    ops, (n, j, e) = Ops(facts, point, lanes), point
+    M, here = facts.nodes, point
+    ops.check_kinds(_PUT, _CAST, _PLACE, _READ, _FREE)
+    kinds = {(b["kind"], b["block"]): b["name"] for b in facts.program["buffers"]}
+    shard, stage, land = kinds["input", "shard"], kinds.get(("temp", "shard"), ""), kinds["output", "placed"]
+    if len(kinds) != len(facts.program["buffers"]) or (M > 1 or facts.has_cast) is not bool(stage):
+        raise refuted("V105", facts.file, "an all-gather has one shard, one stage and one landing")
+
+    def home(q: int) -> str:
+        """Where slot q lies: the own shard where it is resident, unless it is cast into the stage."""
+        return stage if q or facts.has_cast else shard
+
+    puts = sorted((place, (*(c["buffer"] for c in (*f.op["reads"], *f.op["writes"])), *row)) for f in ops.of(*_PUT) for row, place in ops.placed(f, transfer(f.op)))
+    wanted = []
+    for h in _rounds(M):
+        to = ((n - h) % M, j, e)
+        wanted += [(home(k), stage, k, *here, h + k, *to, 0, True, h, k, *to, False, h + k, *here) for k in range(min(h, M - h))]
+    compare(facts, "V105", "put", [row for _, row in puts], wanted)
+    casts = [(shard, stage, 0, *here, 0, *here)] if facts.has_cast else []
+    compare(facts, "V105", "cast", ops.rows(*_CAST), casts)
+    to_lanes = ("all",) if facts.knobs["multicast"] else lanes or range(facts.lanes)
+    placed = [(home(q), land, q, *here, e % 2, (n + q) % M, j, n, o, e) for q in range(M) for o in to_lanes]
+    compare(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed)
+    compare(facts, "V105", "read", ops.rows(*_READ), [(land, (e - 1) % 2, "all", "all", n, j, e - 1)])
+    compare(facts, "V105", "free", ops.rows(*_FREE), [(shard, 0, *here)])
+
+
+def _rounds(nodes: int) -> list[int]:
+    """1, 2, 4, ... below M."""
+    return [1 << i for i in range((nodes - 1).bit_length())]
+
+
+def _slot(row: tuple) -> tuple:
+    return row[2], row[-2]

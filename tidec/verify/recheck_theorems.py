@@ -1,0 +1,59 @@
+"""Which classes of programs are theorems: digests of families with their wait edges, all of whose claims z3 proved for every node count.
+
+`theorems.json` is made by `theorems.py` and held against the prover in the tests. A digest covers everything that the prover reads of a branch of
+a program: lanes, buffers, flags, streams, ops, covers, premises and the wait edges. It does not cover lines of the schedule's text, nor the knobs'
+names, which no proof reads; so neither a comment nor an unused knob makes a theorem void.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = "theorems.json"
+SCHEMA = "tidec.theorems/1"
+_SPOTS = re.compile(r'"spot":\["[^"\\]*+"(?:,"[^"\\]*+")*+\]')
+
+
+@dataclass(frozen=True, slots=True)
+class Theorems:
+    """What is proved.
+
+    claims: of each digest, how many claims of each code its proof has.  codes: of "<collective> M = 1" and "<collective> M >= 2", the codes that each
+    of its proofs has.  assumes: the axioms, as certificates list them.
+    """
+
+    claims: dict[str, dict[str, int]]
+    codes: dict[str, list[str]]
+    assumes: list
+
+
+def theorem_digest(program: str, waits: str, *, single_node: bool) -> str:
+    """sha256 of one branch of a program, M = 1 or M >= 2, from two texts of canonical JSON: the program without its knobs, and its wait edges.
+
+    Returns 64 hex digits; "" where a line of the schedule is not spelt as lines are, so that nothing else can hide there.
+    """
+    text, count = _SPOTS.subn('"spot":[]', program)
+    # A key that ends in an escaped quote and spot would be taken for one; then, or where a spot is anything else, nothing is a theorem.
+    if count != text.count('"spot":') or '\\"spot"' in text:
+        return ""
+    return hashlib.sha256(f"{'M = 1' if single_node else 'M >= 2'} {text} {waits}".encode()).hexdigest()
+
+
+def without_knobs(program: dict) -> dict:
+    """What a proof reads of a program."""
+    return {key: value for key, value in program.items() if key != "knobs"}
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def load() -> Theorems:
+    """The theorems that this version ships."""
+    content = json.loads((Path(__file__).parent / FILE).read_bytes())
+    assert content["schema"] == SCHEMA
+    return Theorems({digest: content["claims"][kind] for digest, kind in content["theorems"].items()}, content["codes"], content["assumes"])

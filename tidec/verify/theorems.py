@@ -1,0 +1,117 @@
+"""Makes `theorems.json`: every class of programs that is shipped as a theorem, proved for every node count. `python -m tidec.verify.theorems` writes it.
+
+L lanes, W wave width, k rounds' width. A class is a schedule, a lane count and the arguments that its text depends on. What stands in the file is
+what `recheck_theorems.py` reads; this is the only place where the prover and the checker meet, and they meet in digests.
+"""
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidec.plan.edges import wait_edges
+from tidec.schedule.branch import specialise
+from tidec.schedule.catalog import traced
+from tidec.schedule.program import Program, jsonable
+from tidec.verify.axioms import AXIOMS
+from tidec.verify.obligation import Verdict
+from tidec.verify.prove import prove
+from tidec.verify.recheck_theorems import FILE, SCHEMA, canonical, theorem_digest, without_knobs
+
+LANES = (1, 2, 4, 8)
+_BRANCHES = ((True, "M = 1"), (False, "M >= 2"))
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A schedule, L and its arguments."""
+
+    schedule: str
+    lanes: int
+    arguments: tuple[tuple[str, object], ...]
+
+    @property
+    def program(self) -> Program:
+        return traced(self.schedule, self.lanes, **dict(self.arguments))
+
+    def __str__(self) -> str:
+        return f"{self.schedule} L={self.lanes} " + " ".join(f"{name}={value}" for name, value in self.arguments)
+
+
+def classes() -> Iterator[Class]:
+    """All classes, each once: the all-gather in all its forms, and the reduce-scatter around its default knobs.
+
+    For every L in 1, 2, 4, 8: every width and round; at the default width and round, one or two of the other knobs beside their defaults.
+    """
+    for lanes in LANES:
+        for cast in (False, True):
+            for multicast in (False, True):
+                yield Class("tide_ag", lanes, (("cast", cast), ("multicast", multicast)))
+        # A round is never wider than a wave, so a larger k is another text of the same program, which is shipped where it is the default.
+        knobs = [dict(W=W, k=k) for W in range(1, lanes + 1) for k in range(1, W + 1)]
+        own = dict(W=lanes, k=min(4, lanes))
+        knobs += [dict(own, n_stg=n_stg) for n_stg in (1, 3, 4)] + [dict(own, n_part=n_part) for n_part in (2, 3, 4)]
+        knobs += [dict(own, n_out=n_out) for n_out in (own["k"], 2 * own["k"])]
+        knobs += [dict(own, n_part=2, n_out=own["k"]), dict(own, n_part=2, n_stg=4)]
+        knobs += [dict(W=W, k=min(4, W), n_part=2) for W in (1, 2, 4) if W < lanes]
+        knobs += [dict(own, chunks=chunks) for chunks in (2, 3, 4)] + [dict(own, chunks=stripes, stripes=stripes) for stripes in (2, 4)]
+        for one in knobs:
+            yield Class("tide_rs", lanes, tuple(sorted(one.items())))
+
+
+def digest_of(program: Program, *, single_node: bool) -> str:
+    """The digest of one branch of a program, as the checker computes it from a stored plan."""
+    branch = specialise(program, single_node)
+    return theorem_digest(canonical(without_knobs(jsonable(branch))), canonical(jsonable(wait_edges(branch))), single_node=single_node)
+
+
+def proved(one: Class) -> tuple[tuple[str, str, dict[str, int]], ...]:
+    """(digest, branch, claims of each code) of both branches of a class. Raises ValueError naming the first claim that is not proved."""
+    report = prove(one.program, with_premises=True)
+    result = []
+    for single_node, name in _BRANCHES:
+        counts: dict[str, int] = {}
+        for claim in report.claims:
+            if claim.verdict is not Verdict.PROVED:
+                raise ValueError(f"{one}: {claim.verdict.value} {claim.code} {claim.what}")
+            if (claim.scope == "M = 1") is single_node:
+                counts[claim.code] = counts.get(claim.code, 0) + 1
+        result.append((digest_of(one.program, single_node=single_node), name, dict(sorted(counts.items()))))
+    return tuple(result)
+
+
+def text_of(found: list[tuple[Class, tuple[tuple[str, str, dict[str, int]], ...]]]) -> str:
+    """The file. Equal counts of claims stand once, a theorem is a line."""
+    kinds: list[dict[str, int]] = []
+    theorems: dict[str, int] = {}
+    codes: dict[str, set[str]] = {}
+    for one, branches in found:
+        collective = "all_gather" if one.schedule == "tide_ag" else "reduce_scatter"
+        for digest, branch, counts in branches:
+            if counts not in kinds:
+                kinds.append(counts)
+            assert theorems.setdefault(digest, kinds.index(counts)) == kinds.index(counts), str(one)
+            own = codes.setdefault(f"{collective} {branch}", set(counts))
+            own &= set(counts)
+    assumes = [{"id": a.id, "says": a.says} for a in AXIOMS]
+    head = {"schema": SCHEMA, "assumes": assumes, "codes": {key: sorted(own) for key, own in sorted(codes.items())}}
+    claims = ",\n".join(json.dumps(counts) for counts in kinds)
+    lines = ",\n".join(f"{json.dumps(digest)}: {kind}" for digest, kind in sorted(theorems.items()))
+    return f'{json.dumps(head, indent=1)[:-2]},\n "claims": [\n{claims}\n],\n "theorems": {{\n{lines}\n}}}}\n'
+
+
+def main() -> int:
+    """Prove every class on all cores and write the file beside this one; nothing is written if one claim is not proved."""
+    every = list(classes())
+    with ProcessPoolExecutor() as pool:
+        found = list(zip(every, pool.map(proved, every)))
+    (Path(__file__).parent / FILE).write_text(text_of(found), encoding="ascii")
+    print(f"{len(every)} classes are theorems: {FILE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
