@@ -42,6 +42,8 @@ REDUCES = (
     (CAST, NVLS, dict(W=1, n_stg=1)),
     (CAST, P2P, dict(W=2, k=2, n_part=2, n_out=4)),
     (SAME, NVLS, dict(W=3, k=2, n_stg=3, n_out=2)),
+    (SAME, P2P, dict(W=2, k=2, n_part=2, n_out=4, n_stg=3, chunk_bytes=64, stripes=3)),
+    (CAST, NVLS, dict(chunks=5)),
 )
 GATHERS = ((SAME, P2P), (CAST, NVLS), (CAST, P2P), (SAME, NVLS))
 # Three passes are three times the work, so they are for small machines.

@@ -48,6 +48,7 @@ def test_a_wrong_value_is_told_in_words() -> None:
 @pytest.mark.parametrize(("name", "lanes", "nodes", "knobs"), [
     ("tide_ag", 2, 5, dict()), ("tide_ag", 2, 3, dict(cast=True, multicast=True)), ("tide_rs", 2, 5, dict(W=1, k=1)),
     ("ring_ag", 2, 4, dict()), ("tide_rs", 4, 3, dict(W=2, k=2, n_part=2, n_out=2)), ("tide_rs", 3, 1, dict(W=3, k=1)), ("tide_ag", 3, 1, dict()),
+    ("tide_rs", 2, 3, dict(W=2, k=2, chunks=4, stripes=2, n_stg=3)), ("tide_rs", 2, 1, dict(W=2, k=1, chunks=3)),
 ])
 def test_every_policy_keeps_the_contract(name: str, lanes: int, nodes: int, knobs: dict, policy: Policy) -> None:
     program = traced(name, lanes, **knobs)
@@ -118,7 +119,9 @@ def plans(r: random.Random) -> tuple[str, int, int, dict[str, object]]:
     width, k, parts = r.choice([w for w in range(1, lanes + 1) if lanes % w == 0]), r.randint(1, 5), r.randint(1, 3)
     n_out = r.choice(["full", min(k, width), min(k, width) + 1, 2 * k])
     nodes = r.randint(1, max(1, min(9, 18 // lanes // parts)))
-    return "tide_rs", lanes, nodes, dict(W=width, k=k, n_part=parts, n_out=n_out, n_stg=r.randint(1, 4), multicast=r.random() < 0.5)
+    stripes = r.choice((1, 1, 2, 3))
+    cut = dict(stripes=stripes, chunks=stripes * r.randint(1, 3)) if nodes * lanes * parts <= 12 else {}
+    return "tide_rs", lanes, nodes, dict(W=width, k=k, n_part=parts, n_out=n_out, n_stg=r.randint(1, 4), multicast=r.random() < 0.5, **cut)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s < 14 else [pytest.mark.slow]) for s in range(200)])

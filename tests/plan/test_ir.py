@@ -61,7 +61,7 @@ def test_the_json_is_canonical_and_says_where_everything_lies(collective):
     assert not any(isinstance(x, float) for x in numbers(content)) and str(ROOT) not in text
     assert (content["schema"], content["nodes"], content["lanes"], content["lowering"]) == ("tidec.plan/1", 3, 2, "p2p")
     assert [(p["name"], p["shard_rows"], p["shard_elems"], p["shard_bytes"], p["start_bytes"]) for p in content["params"]] == [("a", 1, 4, 8, 0), ("b", 1, 1, 2, 8)]
-    assert content["sub_slices"] == ({"capacity_elems": 8, "bounds": [[[0, 5], [5, 5]]]})
+    assert content["sub_slices"] == ({"capacity_elems": 8, "num_chunks": 1, "chunk_elems": 8, "bounds": [[[0, 5], [5, 5]]]})
     assert [r["name"] for r in content["arena"]["regions"]] == (["landing", "resident_shard", "stage"] if collective is GATHER else ["stage", "outbox", "spare", "inbox"])
     assert all(w["kept_by"] for w in content["waits"])
     spots = {x for x in numbers(content["program"]) if isinstance(x, str) and x.startswith("schedules/")}

@@ -1,7 +1,7 @@
 """A later sum overwrites an outbox block whose put may still read it."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("                                s.wait(sent[x - n_out])\n",
+    ("                                reusable(e, x - n_out)\n",
      ""),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2, n_out=4)

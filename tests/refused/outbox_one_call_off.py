@@ -1,8 +1,8 @@
 """The outbox is awaited one call too far back."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("sent.call(e - 2)",
-     "sent.call(e - 3)"),
+    ("reusable(e - 2, ",
+     "reusable(e - 3, "),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=2, W=2, k=1)

@@ -1,7 +1,7 @@
 """A block that only the last use of its generation filled is landed again."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("s.zero(inbox[g, (j + d) % L])",
+    ("s.zero(inbox[g, (j + d) % L, *whole])",
      "pass"),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)

@@ -1,8 +1,8 @@
 """Every push of a lane goes to itself."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("stage[G % n_stg, j].of(G).at(n, o)",
-     "stage[G % n_stg, j].of(G).at(n, j)"),
+    ("stage[U % n_stg, j].of(U).at(n, o)",
+     "stage[U % n_stg, j].of(U).at(n, j)"),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=1, W=2, k=1)

@@ -1,8 +1,8 @@
 """A lane pushes its own sub-slice to everybody."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("lambda o: grad[p, served(c), sub(c, o)]",
-     "lambda o: grad[p, served(c), sub(c, j)]"),
+    ("lambda o, at: grad[p, served(c), sub(c, o), *at]",
+     "lambda o, at: grad[p, served(c), sub(c, j), *at]"),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=2, W=2, k=1)

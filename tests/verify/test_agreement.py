@@ -158,15 +158,15 @@ def test_the_matrix_of_kinds_and_checkers(golden, draws):
 
 
 OUTPUTS = {
-    "a landing left out": ("tide_rs", (("s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL], seed=w.eq(0))", "pass"),), 2, 2, dict(W=1, k=1)),
-    "a landing on one lane only": ("tide_rs", (("s.land(inbox[g, ALL]", "with s.when(j.eq(0)): s.land(inbox[g, ALL]"),), 2, 2, dict(W=1, k=1)),
-    "a landing in another lane's output": ("tide_rs", (("into=out[p, ALL], seed", "into=out[p, ALL].at(n, (j + 1) % L), seed"),), 2, 2, dict(W=1, k=1)),
+    "a landing left out": ("tide_rs", (("s.land(inbox[g, ALL, *whole].at(n, ALL), into=out[p, ALL, *whole], seed=w.eq(0))", "pass"),), 2, 2, dict(W=1, k=1)),
+    "a landing on one lane only": ("tide_rs", (("s.land(inbox[g, ALL, *whole]", "with s.when(j.eq(0)): s.land(inbox[g, ALL, *whole]"),), 2, 2, dict(W=1, k=1)),
+    "a landing in another lane's output": ("tide_rs", (("into=out[p, ALL, *whole], seed", "into=out[p, ALL].at(n, (j + 1) % L), seed"),), 2, 2, dict(W=1, k=1)),
     "every contribution landed twice, in two uses": ("tide_rs", ((
-        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL], seed=w.eq(0))",
-        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w), seed=w.eq(0)); "
-        "s.land(inbox[g, ALL].at(n, ALL), into=out[p, ALL].of(p, 2*w + 1), seed=False)"),), 2, 2, dict(W=1, k=1)),
+        "s.land(inbox[g, ALL, *whole].at(n, ALL), into=out[p, ALL, *whole], seed=w.eq(0))",
+        "s.land(inbox[g, ALL, *whole].at(n, ALL), into=out[p, ALL, *whole].of(p, 2*w), seed=w.eq(0)); "
+        "s.land(inbox[g, ALL, *whole].at(n, ALL), into=out[p, ALL, *whole].of(p, 2*w + 1), seed=False)"),), 2, 2, dict(W=1, k=1)),
     "a part of one node's sum left out": ("tide_rs", (('s.serial("p", 0, n_part): level1(p, lambda', 's.serial("p", 0, n_part - 1): level1(p, lambda'),), 1, 1, dict(W=1, k=1, n_part=2)),
-    "one node's sum left out": ("tide_rs", (('for p in s.serial("p", 0, n_part): level1(p, lambda o: rows[p, o], rows[p, j], landing, result[p], seed=True)', "pass"),), 2, 1, dict(W=1, k=1)),
+    "one node's sum left out": ("tide_rs", (('for p in s.serial("p", 0, n_part): level1(p, lambda o, at: rows[p, o, *at], lambda at: rows[p, j, *at], landing, lambda at: result[p, *at], seed=True)', "pass"),), 2, 1, dict(W=1, k=1)),
     "one node's sum as the sum of all": ("tide_rs", (("with s.when(s.single_node):                                #", "with s.when(True):                                         #"),), 1, 2, dict(W=1, k=1)),
     "an output without its last block": ("tide_rs", (('s.output("out",    Block.OUT_SLICE, part=n_part, sub=L,', 's.output("out",    Block.OUT_SLICE, part=n_part, sub=L - 1,'),), 2, 2, dict(W=1, k=1)),
     "lanes in reverse, and a landing that says so": ("tide_ag", (

@@ -47,6 +47,16 @@ def test_the_outbox_of_two_rounds_is_equation_9():
     assert len(CLASSES) == 480
 
 
+CUTS = [(8, 4, 1, "full", 4, 1, 2), (8, 4, 1, 4, 4, 4, 3), (4, 2, 2, 3, 6, 3, 1), (3, 2, 1, "full", 4, 2, 8), (1, 1, 3, 1, 16, 2, 2)]
+
+
+@pytest.mark.parametrize(("width", "k", "n_part", "n_out", "chunks", "stripes", "n_stg"), CUTS)
+def test_blocks_in_chunks_and_stripes_are_proved(width, k, n_part, n_out, chunks, stripes, n_stg):
+    report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out, chunks=chunks, stripes=stripes, n_stg=n_stg), with_premises=True)
+    assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED]
+    assert report.counts()["proved"] > 300
+
+
 @pytest.mark.parametrize(("width", "k", "n_part", "n_out"), [pytest.param(*c, marks=() if c in TENTH else pytest.mark.sweep) for c in CLASSES])
 def test_every_claim_of_a_class_is_proved(width, k, n_part, n_out):
     report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT)

@@ -174,7 +174,9 @@ def plans(r: random.Random) -> tuple[str, int, int, dict[str, object]]:
     width, k, parts = r.choice([w for w in range(1, lanes + 1) if lanes % w == 0]), r.randint(1, 5), r.randint(1, 3)
     n_out = r.choice(["full", min(k, width), min(k, width) + 1, 2 * k])
     nodes = r.randint(1, 9 if parts == 1 else 5)
-    return "tide_rs", lanes, nodes, dict(W=width, k=k, n_part=parts, n_out=n_out, n_stg=r.randint(1, 4), multicast=r.random() < 0.5)
+    stripes = r.choice((1, 1, 2, 3))
+    cut = dict(stripes=stripes, chunks=stripes * r.randint(1, 3)) if nodes * lanes * parts <= 12 else {}
+    return "tide_rs", lanes, nodes, dict(W=width, k=k, n_part=parts, n_out=n_out, n_stg=r.randint(1, 4), multicast=r.random() < 0.5, **cut)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s < 12 else [pytest.mark.slow]) for s in range(150)])

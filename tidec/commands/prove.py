@@ -11,7 +11,7 @@ from tidec.commands.asking import read_count
 from tidec.commands.tell import table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
 from tidec.inputs.capability import Lowering, choose_lowering
-from tidec.inputs.knobs import Knobs, parse_knobs
+from tidec.inputs.knobs import Knobs, num_chunks, parse_knobs
 from tidec.inputs.topology import MAX_LANES, Topology
 from tidec.schedule.catalog import function, names, traced
 from tidec.verify.obligation import Claim, Verdict
@@ -54,6 +54,7 @@ def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: L
             raise TidecError(Diagnostic("P006", f"schedule {schedule} has no knob {name}", help=help))
     knobs = parse_knobs(settings, lanes)
     values: dict[str, object] = {name: getattr(knobs, name) for name in own if hasattr(knobs, name)}
+    values.update({name: num_chunks(knobs) for name in ("chunks",) if name in values})
     values.update({name: str(values[name]) for name in ("n_out",) if name in values and not isinstance(values[name], int)})
     values.update({name: bool(values[name]) for name in ("cast",) if name in values})
     return values | ({"multicast": lowering is Lowering.NVLS} if any(p.name == "multicast" for p in wanted) else {})

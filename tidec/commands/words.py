@@ -21,8 +21,11 @@ KNOBS = {
              "full, which is n_part * (M-1). A smaller outbox takes less of the arena, and sums then wait for puts to leave; a number above full only takes memory.",
     "cast": "Whether the all-gather casts its shard into the stage before it sends it. 0 or 1, default: 1 exactly where a group is gathered in another type than it "
             "is stored in (param_dtype). With 1 the stage has one block more and the shard stays outside the arena; 0 is refused where types differ.",
-    "chunk_bytes": "Bytes of a chunk of a sub-slice, so that sending can begin before a block is whole. 0..2^40, default 0: a block is one chunk. " + NOT_BUILT,
-    "stripes": "Puts that a block is split into, to use several queues of a rail. 1..8, default 1. " + NOT_BUILT,
+    "chunk_bytes": "Bytes of a staging slot of a reduce-scatter: gradients are pushed and summed in chunks of so many columns of a block as fit, so that staging is "
+                   "small whatever the group, and slots are reused within a block. 0..2^40, default 0: a block is one chunk. At most 256 chunks a block.",
+    "chunks": "Chunks of a block, instead of chunk_bytes: the same number for every group and node count, so that one proof serves them all. 1..256, default 1.",
+    "stripes": "Puts that a block is split into, each over an RMA context of its own, with its own signal; the receiver waits for all of them. 1..8, default 1. A block "
+               "has at least as many chunks, and a multiple of them.",
     "ctas_sum": "CTAs of the kernel that sums gradients in a node. 1..1024, default 4. " + NOT_BUILT,
     "ctas_land": "CTAs of the kernel that lands a wave. 1..1024, default 4. " + NOT_BUILT,
     "pacing": "Whether a round of the all-gather waits until the one before is confirmed, against incast. on or off, default off. " + NOT_BUILT,

@@ -11,7 +11,8 @@ from tidec.index import evaluate
 from tidec.inputs.ask import Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.signature import Dtype
-from tidec.plan.arena import block_bytes, row_major, stored_bytes, stored_starts
+from tidec.plan.arena import block_bytes, stored_bytes, stored_starts
+from tidec.plan.blocks import output_strides
 from tidec.plan.ir import Plan
 from tidec.plan.layout import PACK_ITEM_BYTES, Segment
 from tidec.schedule.program import Block, Buffer, Kind
@@ -66,6 +67,7 @@ def tables(plan: Plan, constants: Constants) -> Tables:
     layout = (
         (str(plan.nodes), "nodes M"), (str(plan.lanes), "lanes L"), (str(plan.layout.shard_bytes), "shard_bytes S"),
         (str(plan.layout.packed_elems), "packed_elems E"), (str(plan.slices.capacity_elems), "slice_elems E_sub"),
+        (str(plan.slices.num_chunks), "num_chunks K"), (str(plan.slices.stripe_chunks), "stripe_chunks"), (str(plan.slices.chunk_elems), "chunk_elems"),
         (_dtype(plan.gathered[0] if plan.collective is Collective.ALL_GATHER else plan.gradient_dtype), "moved"),
         ("Reduction::kInSwitch" if plan.lowering is Lowering.NVLS else "Reduction::kInOrder", "reduction"),
         (params.span, "params"), (casts.span, "casts"), (segments.span, "segments"), (starts.span, "segment_starts"),
@@ -88,28 +90,27 @@ def _casts(plan: Plan) -> tuple[str, ...]:
 
 
 def _segments(plan: Plan) -> tuple[tuple[Segment, ...], ...]:
-    """Of every sub-slice part*L + s; with one node of every pass."""
-    parts = range(plan.num_parts)
+    """Of every chunk of sub-slice part*L + s; with one node of every pass."""
+    parts, chunks = range(plan.num_parts), range(plan.num_chunks)
     if any(b.block is Block.GRAD_ROW for b in plan.program.buffers):
-        return tuple(plan.slices.row_segments(part) for part in parts)
-    return tuple(plan.slices.segments(part, s) for part in parts for s in range(plan.lanes))
+        return tuple(plan.slices.row_segments(part, q) for part in parts for q in chunks)
+    return tuple(plan.slices.segments(part, s, q) for part in parts for s in range(plan.lanes) for q in chunks)
 
 
 def _buffer(plan: Plan, b: Buffer, name: str) -> Named:
     low = [int(evaluate(d.lo, {"M": plan.nodes})) for d in b.dims]
-    extents = [max(0, int(evaluate(d.hi, {"M": plan.nodes})) - lo) for d, lo in zip(b.dims, low)]
     if b.kind is Kind.INPUT and b.block is Block.SHARD:
         size = stored_bytes(plan.layout, plan.stored) if plan.has_cast else plan.layout.shard_bytes
         space, base, end, size, strides = "kShard", 0, size, size, (size,)
     elif b.block in _GRADIENTS:
         space, base, end, size, strides = "kGrad", 0, 0, 0, (0,) * len(low)
     elif b.block in _OUTPUTS:
-        one = plan.slices.capacity_elems * PACK_ITEM_BYTES * (plan.lanes if b.block is Block.OUT_ROW else 1)
-        space, base, end, size, strides = "kOut", 0, plan.layout.packed_elems * PACK_ITEM_BYTES, 0, row_major(tuple(extents), one)
+        space, base, end, size, strides = "kOut", 0, plan.layout.packed_elems * PACK_ITEM_BYTES, 0, output_strides(b, plan.slices)
     else:
         region = next(r for r in plan.arena.regions if r.buffer == b.name)
         packed = b.block in _PACKED
-        size = block_bytes(b.block, plan.layout, lanes=plan.lanes, num_parts=plan.num_parts, grad_item_bytes=plan.grad_item_bytes) if packed else 0
+        size = block_bytes(b.block, plan.layout, lanes=plan.lanes, num_parts=plan.num_parts, grad_item_bytes=plan.grad_item_bytes,
+                           num_chunks=plan.num_chunks) if packed else 0
         space, base, end = "kArena", region.offset, region.offset + region.bytes
         strides = (*region.strides, *(0,) * (len(low) - len(region.strides)))
     return Named(

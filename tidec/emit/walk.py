@@ -181,6 +181,8 @@ class Scan:
             parts += [", ", *self._promise(promise, "by", env)]
         if op.kind in (OpKind.SUM, OpKind.LAND):
             parts += [", ", Value(self._read(op.seed, env))]
+        if isinstance(op.context, Node) or op.context:
+            parts += [", ", Value(self._read(op.context, env, "context"))]
         return Line((*parts, ");"), op.spot)
 
     def _cell(self, cell: Cell, env: dict[str, Index]) -> list[Part]:

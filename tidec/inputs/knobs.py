@@ -11,12 +11,13 @@ from typing import Sequence
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import nearest, quoted
 
-NAMES = ("W", "k", "n_stg", "n_part", "n_out", "chunk_bytes", "stripes", "ctas_sum", "ctas_land", "cast", "pacing")
+NAMES = ("W", "k", "n_stg", "n_part", "n_out", "chunk_bytes", "chunks", "stripes", "ctas_sum", "ctas_land", "cast", "pacing")
 
 _MAX_OUTBOX = 2**31 - 1
-_RANGES = {"k": (1, 32), "n_stg": (1, 8), "n_part": (1, 4), "stripes": (1, 8), "chunk_bytes": (0, 2**40), "ctas_sum": (1, 1024), "ctas_land": (1, 1024)}
+MAX_CHUNKS, CHUNK_ALIGNMENT_ELEMS = 256, 8
+_RANGES = {"k": (1, 32), "n_stg": (1, 8), "n_part": (1, 4), "stripes": (1, 8), "chunk_bytes": (0, 2**40), "chunks": (1, MAX_CHUNKS), "ctas_sum": (1, 1024), "ctas_land": (1, 1024)}
 # NOTE: these can be set to one value only, because no plan reads them yet; a row goes when a plan does.
-_NOT_BUILT = ("chunk_bytes", "stripes", "ctas_sum", "ctas_land", "pacing")
+_NOT_BUILT = ("ctas_sum", "ctas_land", "pacing")
 
 
 class Full(Enum):
@@ -37,7 +38,8 @@ class Knobs:
 
     W: contributors a wave, 1..L.  k: rail transfers a round, 1..32; a plan runs min(k, W, M-1) of them.
     n_stg: local staging slots.  n_part: passes a call.  n_out: outbox blocks a bank, or FULL.
-    chunk_bytes: 0 = a sub-slice is one chunk.  stripes: puts a block is split into.
+    chunk_bytes: of a staging slot; 0 = a block is one chunk.  chunks: of a block; 0 = as many as chunk_bytes makes.
+    stripes: puts a block is split into, each over its own RMA context; a block has as many chunks, or a multiple.
     ctas_sum, ctas_land: CTAs of the sum and landing kernels.
     cast: whether the all-gather casts into its stage; `None` (not set) = as the group's types need. `Ask` settles it.
     pacing: whether a round of the all-gather waits for the one before to be confirmed.
@@ -50,6 +52,7 @@ class Knobs:
     n_part: int = 1
     n_out: int | Full = FULL
     chunk_bytes: int = 0
+    chunks: int = 0
     stripes: int = 1
     ctas_sum: int = 4
     ctas_land: int = 4
@@ -58,7 +61,7 @@ class Knobs:
 
 
 def default_knobs(lanes: int) -> Knobs:
-    """W = L, k = min(4, W), a full outbox, two staging slots, one pass, one stripe."""
+    """W = L, k = min(4, W), a full outbox, two staging slots, one pass, one chunk, one stripe."""
     return Knobs(lanes, min(4, lanes))
 
 
@@ -87,6 +90,8 @@ def parse_knobs(settings: Sequence[str], lanes: int, *, defaults: Knobs | None =
         if name in values and values[name] != getattr(base, name):
             default = _spelt(getattr(base, name))
             raise _bad(f"knob {name} cannot be set to {given[name]}", reason="no plan reads this knob yet", help=f"leave {name} out, or write {name}={default}")
+    if "chunks" in values and "chunk_bytes" in values:
+        raise _bad("chunks and chunk_bytes are both set", reason="each says how large a chunk is", help="set one of them")
     knobs = replace(base, **values)  # type: ignore[arg-type]
     if knobs.W > lanes:
         knobs = replace(knobs, W=lanes)
@@ -111,6 +116,22 @@ def too_small_outbox(knobs: Knobs, nodes: int | None) -> TidecError:
     terms = f"min(k, W) = min({knobs.k}, {knobs.W})" if nodes is None else f"min(k, W, M-1) = min({knobs.k}, {knobs.W}, {nodes - 1})"
     return _bad(f"n_out={knobs.n_out} is below {terms} = {least_outbox(knobs, nodes)}",
                 reason="a round would wait for a block that only its own end frees", help="write n_out=full, or a larger number")
+
+
+def num_chunks(knobs: Knobs, *, row_elems: int = 0, row_item_bytes: int = 1) -> int:
+    """How many chunks a block is cut into: at least as many as stripes, and a multiple of them.
+
+    row_elems: E_sub, elements of a row of the block.  row_item_bytes: of one element of all its rows, L times that of a gradient's value.
+    Both are 0 and 1 where no group is given. Raises P006 where chunk_bytes makes more than MAX_CHUNKS.
+    """
+    count = max(1, knobs.chunks)
+    if knobs.chunk_bytes:
+        chunk_elems = max(CHUNK_ALIGNMENT_ELEMS, knobs.chunk_bytes // row_item_bytes // CHUNK_ALIGNMENT_ELEMS * CHUNK_ALIGNMENT_ELEMS)
+        count = max(1, -(-row_elems // chunk_elems))
+        if count > MAX_CHUNKS:
+            raise _bad(f"chunk_bytes={knobs.chunk_bytes} cuts a block of {row_elems * row_item_bytes:,} bytes into {count:,} chunks, more than {MAX_CHUNKS}",
+                       help=f"write chunk_bytes={-(-row_elems * row_item_bytes // MAX_CHUNKS)} or more")
+    return -(-count // knobs.stripes) * knobs.stripes
 
 
 def _value(name: str, text: str, lanes: int) -> object:

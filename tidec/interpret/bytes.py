@@ -94,7 +94,7 @@ class _Player:
         if (num := self.starts[-1] * (1 if self.is_gather else plan.ranks)) > NUM_VALUES:
             raise ValueError(f"{num} values cannot be told apart: at most {NUM_VALUES}")
         self.counters: dict[tuple, int] = defaultdict(int)
-        self.flying: dict[tuple[int, int], deque] = defaultdict(deque)
+        self.flying: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.arena = [bytearray(POISON * (plan.arena.bytes // 2)) for _ in range(plan.ranks)]
         for region in plan.arena.regions:
             if plan.program.buffer(region.buffer).rests_at_zero:
@@ -229,7 +229,7 @@ class _Player:
                 for move in step.moves:
                     self._store(call, move, self._rows(call, move))
             case OpKind.PUT:
-                self.flying[rank, step.moves[0].dst.node].append((call, step))
+                self.flying[rank, step.moves[0].dst.node, step.context].append((call, step))
             case OpKind.SIGNAL:
                 self._raised(step.levels[0])
             case OpKind.SUM | OpKind.LAND | OpKind.ZERO:
@@ -245,7 +245,7 @@ class _Player:
             case OpKind.READ if call > 0:
                 self.check_landing(call - 1, rank, step.extents[0].place.offset)
 
-    def _arrive(self, way: tuple[int, int]) -> None:
+    def _arrive(self, way: tuple[int, int, int]) -> None:
         call, step = self.flying[way].popleft()
         for move in step.moves:
             self._store(call, move, self._rows(call, move))

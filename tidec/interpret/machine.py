@@ -88,11 +88,12 @@ class _Cell:
 class _Task:
     """A point on its way: what it waits for, what waits for it, and the versions of the cells that it met at its start."""
 
-    __slots__ = ("point", "missing", "followers", "read", "written", "value", "is_captured")
+    __slots__ = ("point", "missing", "followers", "read", "written", "values", "is_captured")
 
     def __init__(self, point: Point, missing: int):
         self.point, self.missing = point, missing
-        self.value, self.is_captured = ZERO, False
+        self.values: list[Value] = []
+        self.is_captured = False
         self.followers: list[_Task] = []
         self.read: list[list[tuple[_Cell, int, int]]] = []
         self.written: list[list[tuple[_Cell, int]]] = []
@@ -203,10 +204,10 @@ class _Machine:
         if kind is not OpKind.PUT:
             self._offer(self._end, task, rank=point.rank, stream=point.op.stream)
             return
-        peer = point.writes[0].places[0][1:3]
+        way = (*point.writes[0].places[0][1:3], point.context)
         for event in (Event.DONE, Event.THEN):
             counters = tuple(r.counter for r in point.raises if r.event is event)
-            wire = self.wires.setdefault((event, counters, peer), deque())
+            wire = self.wires.setdefault((event, counters, way), deque())
             wire.append((task, event, counters))
             if len(wire) == 1:
                 self._offer(self._complete, wire, rank=point.rank, stream=point.op.stream, on_wire=True)
@@ -234,9 +235,9 @@ class _Machine:
         point = task.point
         # Whichever comes first: by then the data has left the source.
         if not task.is_captured:
-            task.value, task.is_captured = self._read(task), True
+            task.values, task.is_captured = self._read(task), True
         if event is Event.THEN:
-            self._write(task, [task.value] * len(task.written[0]))
+            self._write(task, task.values)
         for counter in counters:
             self._offer(self._raise, counter, rank=point.rank, stream=point.op.stream, on_wire=True)
         if wire:
@@ -247,7 +248,7 @@ class _Machine:
         point, kind = task.point, task.point.op.kind
         match kind:
             case OpKind.COPY | OpKind.CAST:
-                self._write(task, [self._read(task)] * len(task.written[0]))
+                self._write(task, self._read(task))
             case OpKind.SUM:
                 terms = [self._value(task, *at) for ref in task.read for at in ref]
                 self._write(task, [(seed_of(point.call) if point.seed else ZERO) + sum(terms, ZERO)])
@@ -290,9 +291,10 @@ class _Machine:
             return TORN
         return cell.value
 
-    def _read(self, task: _Task) -> Value:
-        (cell, version, writers), = task.read[0]
-        return self._value(task, cell, version, writers)
+    def _read(self, task: _Task) -> list[Value]:
+        """What a move brings to each cell that it writes: the one that it reads to all of them, or one each."""
+        values = [self._value(task, *at) for at in task.read[0]]
+        return values * len(task.written[0]) if len(values) == 1 else values
 
     def _write(self, task: _Task, values: list[Value]) -> None:
         (written,) = task.written

@@ -67,7 +67,7 @@ def expected(block: Block, node: int, lane: int, key: tuple[int, ...], call: int
     if block is Block.PLACED:
         return (Token(key[-2], key[-1], (), call),)
     assert block in (Block.OUT_SLICE, Block.OUT_ROW), block
-    theirs = (key[0], node, key[1]) if block is Block.OUT_SLICE else (key[0], lane)
+    theirs = (key[0], node if block is Block.OUT_SLICE else lane, *key[1:])
     return (*seed(call), *(Token(m, i, theirs, call) for m in range(nodes) for i in range(lanes)))
 
 

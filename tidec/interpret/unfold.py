@@ -62,6 +62,7 @@ class Point:
     raises: tuple[Count, ...]
     waits: tuple[Count, ...]
     seed: bool
+    context: int
 
     @property
     def call(self) -> int:
@@ -218,7 +219,7 @@ def _op(op: Op, names: tuple[str, ...], facts: _Facts) -> Callable:
     shown = names[3:]
     cells = [*op.reads, *op.writes]
     promises = [*((r.event, r.promise, True) for r in op.raises), *((Event.END, p, False) for p in op.waits)]
-    trees: list[object] = [op.seed]
+    trees: list[object] = [op.seed, op.context]
     places = [_ref(c, facts, trees) for c in cells]
     counts = [_count(*p, facts, trees) for p in promises]
     num_reads, num_raises = len(op.reads), len(op.raises)
@@ -230,7 +231,7 @@ def _op(op: Op, names: tuple[str, ...], facts: _Facts) -> Callable:
         refs = tuple([f(walk.rank, at, outside) for f in places])
         kept = tuple([f(walk.rank, at) for f in counts])
         point = Point(
-            op, walk.rank, shown, args[3:], path, walk.follow(op), refs[:num_reads], refs[num_reads:], kept[:num_raises], kept[num_raises:], bool(at[0]),
+            op, walk.rank, shown, args[3:], path, walk.follow(op), refs[:num_reads], refs[num_reads:], kept[:num_raises], kept[num_raises:], bool(at[0]), at[1],
         )
         walk.points.append(point)
         walk.outside += (Outside(point, place) for place in outside)

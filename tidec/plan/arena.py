@@ -68,12 +68,12 @@ def stored_bytes(layout: GroupLayout, stored: tuple[Dtype, ...]) -> int:
     return stored_starts(layout, stored)[-1] + layout.params[-1].shard_elems * stored[-1].item_bytes
 
 
-def block_bytes(block: Block, layout: GroupLayout, *, lanes: int, num_parts: int, grad_item_bytes: int) -> int:
-    """Bytes of one packed block. grad_item_bytes: of a gradient's value, 0 in an all-gather. Source: paper section 4.2."""
+def block_bytes(block: Block, layout: GroupLayout, *, lanes: int, num_parts: int, grad_item_bytes: int, num_chunks: int = 1) -> int:
+    """Bytes of one packed block, of a chunk where blocks are cut. grad_item_bytes: of a gradient's value, 0 in an all-gather. Source: paper section 4.2."""
     assert block in PACKED, block
     if block is Block.SHARD:
         return layout.shard_bytes
-    return lanes * layout.sub_slices(num_parts, lanes).capacity_elems * (PACK_ITEM_BYTES if block is Block.PARTIAL else grad_item_bytes)
+    return lanes * layout.sub_slices(num_parts, lanes, num_chunks).chunk_elems * (PACK_ITEM_BYTES if block is Block.PARTIAL else grad_item_bytes)
 
 
 def extents_of(buffer: Buffer, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -92,7 +92,9 @@ def row_major(extents: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: int, grad_item_bytes: int, has_cast: bool) -> Arena:
+def lay_arena(
+    program: Program, layout: GroupLayout, *, nodes: int, num_parts: int, grad_item_bytes: int, has_cast: bool, num_chunks: int = 1,
+) -> Arena:
     """The arena of a program's branch for that many nodes.
 
     has_cast: whether the all-gather casts into its stage, so that the resident shard stays outside the arena.
@@ -113,7 +115,7 @@ def lay_arena(program: Program, layout: GroupLayout, *, nodes: int, num_parts: i
             place(RESIDENT_SHARD, b, False, (1,), (layout.shard_bytes,))
     for b in program.buffers:
         if b.block in PACKED and b.kind is not Kind.INPUT:
-            one = block_bytes(b.block, layout, lanes=program.lanes, num_parts=num_parts, grad_item_bytes=grad_item_bytes)
+            one = block_bytes(b.block, layout, lanes=program.lanes, num_parts=num_parts, grad_item_bytes=grad_item_bytes, num_chunks=num_chunks)
             extents = tuple(0 if empty else x for empty, x in zip(_from_nobody(program, b), extents_of(b, nodes)[1]))
             place(b.name, b, b.kind is Kind.TEMP, extents, row_major(extents, one))
     arena = Arena(tuple(regions), _round_up(regions[-1].offset + regions[-1].bytes) if regions else 0)

@@ -5,10 +5,13 @@ o_p where it starts. Byte offsets:
 
     shard              parameter p at o_p; with a cast, in the stored types, at `stored_starts`
     landing (b, m, i)  parameter p of rank r = m*L + i at b*N*S + o_p*N + r*s_p
-    slice, partial     L rows of E_sub values, dense
+    slice, partial     L rows of C values, dense
     gradient (p, t, b) of each run of the sub-slice, rows r = t*L .. t*L + L-1 at element r*n_p + first, pitch n_p: the full ones in one
                        descriptor, the partial one in a second
     output (p, b)      element (p*L + b)*E_sub of the packed row, clipped to E
+
+A block is whole, and then C = E_sub, or its last two indices are a stripe and a chunk of it: chunk q has elements q*C .. (q+1)*C of every row, and the
+chunks of a block lie one after the other.
 
 Source: paper sections 2.1 and 4.2.
 """
@@ -20,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from tidec.errors import Diagnostic, Spot, TidecError
 from tidec.inputs.signature import Dtype
-from tidec.plan.arena import extents_of, row_major, stored_bytes, stored_starts
-from tidec.plan.layout import PACK_ITEM_BYTES, Segment
+from tidec.plan.arena import extents_of, stored_bytes, stored_starts
+from tidec.plan.layout import PACK_ITEM_BYTES, Segment, SubSlices
 from tidec.plan.steps import Extent, Lane, Move, Place, Space
 from tidec.schedule.program import ALL, Block, Buffer, Coord, Kind
 
@@ -83,7 +86,7 @@ class Blocks:
 
     def __init__(self, plan: Plan):
         self._plan, self._layout, self._slices = plan, plan.layout, plan.slices
-        self._row, self._item = plan.slices.capacity_elems, plan.grad_item_bytes
+        self._row, self._item = plan.slices.chunk_elems, plan.grad_item_bytes
         self._type = plan.gradient_dtype if plan.grad_item_bytes else plan.gathered[0]
         self._pieces: dict[tuple[int, ...], tuple[Piece, ...]] = {}
         self._runs: dict[tuple[int, ...], tuple[Segment, ...]] = {}
@@ -114,7 +117,7 @@ class Blocks:
             return tuple(self._placed(src, dst))
         assert src.home.block is dst.home.block and src.home.block_bytes == dst.home.block_bytes, (src.home, dst.home)
         dtype = self._packed_type(src.home.block)
-        return (Move(src.place(), dst.place(), src.home.block_bytes, 1, 0, 0, dtype, dtype),)
+        return (Move(src.place(), dst.place(), _whole_bytes(src), 1, 0, 0, dtype, dtype),)
 
     def terms(self, staged: At, own: At, into: At, lane: int) -> tuple[Move, ...]:
         """The terms of a sum in the order in which they are added: the staged block of every other lane in order, then the own gradient."""
@@ -131,14 +134,16 @@ class Blocks:
         return (*moves, *self._gradient(own, into))
 
     def landings(self, src: At, into: At, lane: int) -> tuple[Move, ...]:
-        """The descriptors of a landing: of each sub-slice, row `lane` of the blocks at one offset of every lane."""
-        part, step = into.key[0], src.home.strides[-1]
-        row, moves = lane * self._row * PACK_ITEM_BYTES, []
+        """The descriptors of a landing: of each chunk of each sub-slice, row `lane` of the blocks at one offset of every lane."""
+        part, step = into.key[0], src.home.strides[-3 if self._slices.num_chunks > 1 else -1]
+        row, moves = self._row * PACK_ITEM_BYTES, []
         for b in range(self._plan.lanes):
-            x0, x1 = self._slices.bounds(part, b)
-            if x0 < x1:
-                dst = Place(Space.OUT, -1, into.node, into.lane, x0 * PACK_ITEM_BYTES)
-                moves.append(Move(src.place(b * step + row), dst, (x1 - x0) * PACK_ITEM_BYTES, 1, 0, 0, Dtype.FP32, Dtype.FP32))
+            for chunk in range(self._slices.num_chunks):
+                x0, x1 = self._slices.chunk_bounds(part, b, chunk)
+                if x0 < x1:
+                    dst = Place(Space.OUT, -1, into.node, into.lane, x0 * PACK_ITEM_BYTES)
+                    at = src.place(b * step + (chunk * self._plan.lanes + lane) * row)
+                    moves.append(Move(at, dst, (x1 - x0) * PACK_ITEM_BYTES, 1, 0, 0, Dtype.FP32, Dtype.FP32))
         return tuple(moves)
 
     def casts(self, src: At, dst: At) -> tuple[Move, ...]:
@@ -162,11 +167,11 @@ class Blocks:
                 for i, p in enumerate(self._layout.params) if p.is_trainable and p.real_elems
             )
         if home.block in _OUTPUTS:
-            return (Extent(at.place(), (self._slices.row_bounds(at.key[0])[1] * PACK_ITEM_BYTES) - at.offset),)
-        whole = next((d for d, k in enumerate(at.key) if not isinstance(k, int)), len(at.key))
-        assert all(k is ALL for k in at.key[whole:]), at
-        size = home.strides[whole - 1] if whole else home.end - home.base
-        return (Extent(at.place(), size),)
+            part, *cut = at.key
+            is_chunk = home.block is Block.OUT_ROW and bool(cut)
+            end = self._slices.row_chunk_bounds(part, self._chunk(*cut))[1] if is_chunk else self._slices.row_bounds(part)[1]
+            return (Extent(at.place(), max(0, end * PACK_ITEM_BYTES - at.offset)),)
+        return (Extent(at.place(), _whole_bytes(at)),)
 
     def pieces(self, block: Block, key: tuple[int, ...]) -> tuple[Piece, ...]:
         """The rows of gradients in block (p, t, b) of sub-slices, or (p, i) of whole rows; none where all of it is padding."""
@@ -195,10 +200,18 @@ class Blocks:
         return len(self._shard)
 
     def _runs_of(self, block: Block, key: tuple[int, ...]) -> tuple[Segment, ...]:
-        cut = (key[0], *key[2:]) if block is Block.GRAD_SLICE else (key[0],)
+        cut = (key[0], *key[2:])
         if cut not in self._runs:
-            self._runs[cut] = self._slices.segments(*cut) if block is Block.GRAD_SLICE else self._slices.row_segments(*cut)
+            part, *rest = cut
+            if block is Block.GRAD_SLICE:
+                self._runs[cut] = self._slices.segments(part, rest[0], self._chunk(*rest[1:]))
+            else:
+                self._runs[cut] = self._slices.row_segments(part, self._chunk(*rest))
         return self._runs[cut]
+
+    def _chunk(self, stripe: int = 0, piece: int = 0) -> int:
+        """The chunk that the last two indices of a block name; a block that is whole has none."""
+        return stripe * self._slices.stripe_chunks + piece
 
     def _cut(self, runs: tuple[Segment, ...], node: int, lanes: int) -> Iterator[Piece]:
         """The runs for the ranks node*lanes .. node*lanes + lanes-1; one rank's row is the case of one lane."""
@@ -236,11 +249,25 @@ class Blocks:
         if b.block in GRADIENTS:
             return Home(b.name, b.block, Space.GRAD, 0, 0, 0, lows, extents, (0,) * len(extents))
         if b.block in _OUTPUTS:
-            one = self._row * PACK_ITEM_BYTES * (1 if b.block is Block.OUT_SLICE else plan.lanes)
-            return Home(b.name, b.block, Space.OUT, 0, self._layout.packed_elems * PACK_ITEM_BYTES, 0, lows, extents, row_major(extents, one))
+            return Home(b.name, b.block, Space.OUT, 0, self._layout.packed_elems * PACK_ITEM_BYTES, 0, lows, extents, output_strides(b, plan.slices))
         region = next(r for r in plan.arena.regions if r.buffer == b.name)
         strides = (*region.strides, *(0,) * (len(extents) - len(region.strides)))
         return Home(b.name, b.block, Space.ARENA, region.offset, region.offset + region.bytes, strides[-1], lows, region.extents, strides)
+
+
+def output_strides(buffer: Buffer, slices: SubSlices) -> tuple[int, ...]:
+    """Bytes from one index to the next of the output: part, sub-slice, stripe, chunk; one of whole rows has no sub-slice."""
+    lanes, is_row = slices.lanes, buffer.block is Block.OUT_ROW
+    chunk = slices.chunk_elems * (lanes if is_row else 1)
+    whole = (slices.capacity_elems * lanes, *(() if is_row else (slices.capacity_elems,)))
+    return tuple(x * PACK_ITEM_BYTES for x in (*whole, slices.stripe_chunks * chunk, chunk))[: len(buffer.dims)]
+
+
+def _whole_bytes(at: At) -> int:
+    """How much of a packed buffer an access names: its block, or all blocks of its last dimensions."""
+    whole = next((d for d, k in enumerate(at.key) if not isinstance(k, int)), len(at.key))
+    assert all(k is ALL for k in at.key[whole:]), at
+    return at.home.strides[whole - 1] if whole else at.home.end - at.home.base
 
 
 def outside(sentence: str, spot: Spot) -> TidecError:

@@ -52,8 +52,8 @@ class Plan:
     def __post_init__(self) -> None:
         assert self.layout.ranks == self.nodes * self.lanes and len(self.layout.params) == len(self.stored) == len(self.gathered)
         check_program(self.program)
-        sizes = dict(nodes=self.nodes, num_parts=self.num_parts, grad_item_bytes=self.grad_item_bytes, has_cast=self.has_cast)
-        object.__setattr__(self, "slices", self.layout.sub_slices(self.num_parts, self.lanes))
+        sizes = dict(nodes=self.nodes, num_parts=self.num_parts, grad_item_bytes=self.grad_item_bytes, has_cast=self.has_cast, num_chunks=self.num_chunks)
+        object.__setattr__(self, "slices", self.layout.sub_slices(self.num_parts, self.lanes, self.num_chunks, self.stripes))
         object.__setattr__(self, "arena", lay_arena(self.program, self.layout, **sizes))
         object.__setattr__(self, "_walk", Walk(self))
         object.__setattr__(self, "_json", _canonical(self))
@@ -82,6 +82,16 @@ class Plan:
     def num_parts(self) -> int:
         """Passes a call; 1 in an all-gather."""
         return int(dict(self.knobs).get("n_part", 1))
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of a sub-slice, a multiple of the stripes; 1 in an all-gather."""
+        return int(dict(self.knobs).get("chunks", 1))
+
+    @property
+    def stripes(self) -> int:
+        """Puts that carry a block, each over an RMA context of its own."""
+        return int(dict(self.knobs).get("stripes", 1))
 
     @property
     def has_cast(self) -> bool:
@@ -146,6 +156,6 @@ def _canonical(plan: Plan) -> str:
     content = {
         "schema": SCHEMA, "collective": plan.collective.value, "nodes": plan.nodes, "lanes": plan.lanes, "lowering": plan.lowering.value,
         "program": jsonable(plan.program), "waits": jsonable(wait_edges(plan.program)), "params": params, "shard_bytes": plan.layout.shard_bytes,
-        "packed_elems": plan.layout.packed_elems, "sub_slices": {"capacity_elems": plan.slices.capacity_elems, "bounds": parts}, "arena": jsonable(plan.arena),
+        "packed_elems": plan.layout.packed_elems, "sub_slices": {"capacity_elems": plan.slices.capacity_elems, "num_chunks": plan.slices.num_chunks, "chunk_elems": plan.slices.chunk_elems, "bounds": parts}, "arena": jsonable(plan.arena),
     }
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

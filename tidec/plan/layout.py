@@ -122,9 +122,9 @@ class GroupLayout:
         _check_index("rank", r, self.ranks)
         return self.params[p].start_bytes * self.ranks + r * self.params[p].shard_bytes
 
-    def sub_slices(self, num_parts: int, lanes: int) -> SubSlices:
-        """How the packed output is cut for num_parts passes over lanes lanes."""
-        return SubSlices(self, num_parts, lanes)
+    def sub_slices(self, num_parts: int, lanes: int, num_chunks: int = 1, stripes: int = 1) -> SubSlices:
+        """How the packed output is cut for num_parts passes over lanes lanes, and every sub-slice into num_chunks chunks, as many a stripe."""
+        return SubSlices(self, num_parts, lanes, num_chunks, stripes)
 
     def gradient_rows(self, segment: Segment, node: int, lanes: int) -> tuple[int, int]:
         """How much of a segment the gradient holds for the L ranks of a destination node.
@@ -166,17 +166,28 @@ class SubSlices:
 
     Sub-slice s of pass `part` is number part*L + s. All results count elements of the row, 0..E.
     capacity_elems E_sub: ceil(E / (num_parts*L)) rounded up to 8 elements, so that every row of a block is 16-byte aligned.
+    num_chunks: of a sub-slice, a multiple of the stripes.  chunk_elems: ceil(E_sub / num_chunks) rounded up to 8; the last chunks may be shorter, or empty.
     """
 
     layout: GroupLayout
     num_parts: int
     lanes: int
+    num_chunks: int = 1
+    stripes: int = 1
     capacity_elems: int = field(init=False)
+    chunk_elems: int = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.num_parts >= 1 and self.lanes >= 1, (self.num_parts, self.lanes)
+        assert self.num_parts >= 1 and self.lanes >= 1 and self.num_chunks >= 1, (self.num_parts, self.lanes, self.num_chunks)
+        assert self.stripes >= 1 and self.num_chunks % self.stripes == 0, (self.num_chunks, self.stripes)
         share = -(-self.layout.packed_elems // (self.num_parts * self.lanes))
-        object.__setattr__(self, "capacity_elems", -(-share // SLICE_ALIGNMENT_ELEMS) * SLICE_ALIGNMENT_ELEMS)
+        object.__setattr__(self, "capacity_elems", _whole_rows(share))
+        object.__setattr__(self, "chunk_elems", _whole_rows(-(-self.capacity_elems // self.num_chunks)))
+
+    @property
+    def stripe_chunks(self) -> int:
+        """Chunks of a stripe."""
+        return self.num_chunks // self.stripes
 
     def bounds(self, part: int, s: int) -> tuple[int, int]:
         """[x0, x1) of a sub-slice, clipped to E. Raises P102."""
@@ -189,13 +200,25 @@ class SubSlices:
         self._check(part, 0)
         return self._clip(part * self.lanes), self._clip((part + 1) * self.lanes)
 
-    def segments(self, part: int, s: int) -> tuple[Segment, ...]:
-        """The runs of parameters in a sub-slice, in order; empty where it lies past E. Raises P102."""
-        return self._within(*self.bounds(part, s))
+    def chunk_bounds(self, part: int, s: int, chunk: int) -> tuple[int, int]:
+        """[x0, x1) of a chunk of a sub-slice; x1 <= x0 where it is empty. Raises P102."""
+        return self._chunk(*self.bounds(part, s), chunk, self.chunk_elems)
 
-    def row_segments(self, part: int) -> tuple[Segment, ...]:
-        """The runs of parameters in all of a pass; `at` counts from the start of the pass. Raises P102."""
-        return self._within(*self.row_bounds(part))
+    def row_chunk_bounds(self, part: int, chunk: int) -> tuple[int, int]:
+        """[x0, x1) of a chunk of all of a pass, L times as long; x1 <= x0 where it is empty. Raises P102."""
+        return self._chunk(*self.row_bounds(part), chunk, self.lanes * self.chunk_elems)
+
+    def segments(self, part: int, s: int, chunk: int = 0) -> tuple[Segment, ...]:
+        """The runs of parameters in a chunk of a sub-slice, in order, `at` counted from its start; empty where it lies past E. Raises P102."""
+        return self._within(*self.chunk_bounds(part, s, chunk))
+
+    def row_segments(self, part: int, chunk: int = 0) -> tuple[Segment, ...]:
+        """The runs of parameters in a chunk of all of a pass; `at` counts from its start. Raises P102."""
+        return self._within(*self.row_chunk_bounds(part, chunk))
+
+    def _chunk(self, x0: int, x1: int, chunk: int, size: int) -> tuple[int, int]:
+        _check_index("chunk", chunk, self.num_chunks)
+        return x0 + chunk * size, min(x0 + (chunk + 1) * size, x1)
 
     def _clip(self, i: int) -> int:
         return min(i * self.capacity_elems, self.layout.packed_elems)
@@ -211,6 +234,10 @@ class SubSlices:
             if low < high:
                 segments.append(Segment(i, low - p.packed_start, high - low, low - x0))
         return tuple(segments)
+
+
+def _whole_rows(elems: int) -> int:
+    return -(-elems // SLICE_ALIGNMENT_ELEMS) * SLICE_ALIGNMENT_ELEMS
 
 
 def lay_out(group: Group, ranks: int) -> GroupLayout:
@@ -267,11 +294,13 @@ def _check_slices(slices: SubSlices) -> None:
             where = f"sub-slice {s} of part {part}"
             if x0 != at or x1 - x0 > slices.capacity_elems:
                 raise _untiled("packed output", _named(layout, before), where, f"it holds elements {x0} to {x1}, want {at} and at most {slices.capacity_elems} of them")
-            for segment in slices.segments(part, s):
-                start = layout.params[segment.param].packed_start + segment.first
-                if start != at or segment.at != at - x0 or at + segment.count > x1:
-                    raise _untiled("packed output", _named(layout, before), _named(layout, segment.param), f"{where} has a run at element {start}, want {at}")
-                at, before = at + segment.count, segment.param
+            for chunk in range(slices.num_chunks):
+                c0, c1 = x0 + chunk * slices.chunk_elems, min(x0 + (chunk + 1) * slices.chunk_elems, x1)
+                for segment in slices.segments(part, s, chunk):
+                    start = layout.params[segment.param].packed_start + segment.first
+                    if start != at or segment.at != at - c0 or at + segment.count > c1:
+                        raise _untiled("packed output", _named(layout, before), _named(layout, segment.param), f"{where} has a run at element {start}, want {at}")
+                    at, before = at + segment.count, segment.param
             if at != x1:
                 raise _untiled("packed output", _named(layout, before), where, f"its runs end at element {at}, not {x1}")
     if at != layout.packed_elems:

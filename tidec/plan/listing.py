@@ -7,7 +7,7 @@ trips is no op. `n.j` is a rank, `n.*` all lanes of node n. Numbers are decimal.
     what    = "wait "   counter " by "  rank " >= " value
             | "signal " counter " for " rank " = "  value
             | "copy "   from " -> " to " " width "x" rows
-            | "put "    place " -> " place " " width "x1 then " counter " for " rank " = " value " done " counter " = " value
+            | "put "    place " -> " place " " width "x1 then " counter " for " rank " = " value " done " counter " = " value [" over " context]
             | "zero "   place " " width "x1"
             | "cast "   place " -> " place " " elems " " type ">" type
             | "sum "    place " seed=" flag          the block that is written; then, in the order of addition:
@@ -18,6 +18,7 @@ trips is no op. `n.j` is a rank, `n.*` all lanes of node n. Numbers are decimal.
     counter = name | name "[" key {"," key} "]"      the keys that choose the counter; of an `each` flag all keys
     place   = space "@" n "." (j | "*") "+" bytes    space: arena, shard, grad<p> (p counts all parameters of the group), out
     from,to = place | place "/" pitch                with the pitch where rows > 1
+    context = the RMA context, where it is not 0
 
 `width` is in bytes of the source; in a sum and in a cast the destination's row has as many values of its own type, and its offset and
 pitch are bytes of that type. "land +" adds lanes 0..L-1 in order (p2p), "land *" is one reduction in the switch (nvls). flag is 0 or 1.
@@ -69,7 +70,8 @@ def step_lines(step: Step, lowering: Lowering) -> tuple[str, ...]:
         case OpKind.PUT:
             then, done = step.levels
             (m,) = step.moves
-            return (f"{start} {_move(m)} then {_counter(then)} for {_rank(then.owner)} = {then.value} done {_counter(done)} = {done.value}",)
+            over = f" over {step.context}" if step.context else ""
+            return (f"{start} {_move(m)} then {_counter(then)} for {_rank(then.owner)} = {then.value} done {_counter(done)} = {done.value}{over}",)
         case OpKind.CAST:
             return tuple(
                 f"{start} {_place(m.src)} -> {_place(m.dst)} {m.width // m.src_type.item_bytes} {m.src_type.value}>{m.dst_type.value}" for m in step.moves

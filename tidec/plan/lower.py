@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from tidec.inputs.ask import Ask, Collective
 from tidec.inputs.capability import Lowering
-from tidec.inputs.knobs import FULL, least_outbox, too_small_outbox
+from tidec.inputs.knobs import FULL, least_outbox, num_chunks, too_small_outbox
 from tidec.plan.ir import Plan
 from tidec.plan.layout import check_layout, lay_out
 from tidec.schedule.catalog import traced
@@ -34,12 +34,21 @@ def lower(ask: Ask, collective: Collective) -> Plan:
 
 
 def schedule_call(ask: Ask, collective: Collective) -> tuple[str, tuple[tuple[str, object], ...]]:
-    """(name, arguments) of the schedule that carries out a collective."""
-    knobs, multicast = ask.knobs, ask.lowering is Lowering.NVLS
+    """(name, arguments) of the schedule that carries out a collective. Raises P006 where chunk_bytes makes too many chunks, P005."""
+    knobs, topology, multicast = ask.knobs, ask.topology, ask.lowering is Lowering.NVLS
     if collective is Collective.ALL_GATHER:
         return "tide_ag", (("cast", bool(knobs.cast)), ("multicast", multicast))
     n_out = "full" if knobs.n_out is FULL else knobs.n_out
-    return "tide_rs", (("W", knobs.W), ("k", knobs.k), ("multicast", multicast), ("n_out", n_out), ("n_part", knobs.n_part), ("n_stg", knobs.n_stg))
+    sizes = dict(row_elems=0, row_item_bytes=1)
+    if knobs.chunk_bytes:
+        layout = lay_out(ask.group, topology.ranks)
+        item_bytes = max(p.item_bytes for p in layout.params if p.is_trainable)
+        sizes = dict(row_elems=layout.sub_slices(knobs.n_part, topology.lanes).capacity_elems, row_item_bytes=topology.lanes * item_bytes)
+    chunks = num_chunks(knobs, **sizes)
+    return "tide_rs", (
+        ("W", knobs.W), ("chunks", chunks), ("k", knobs.k), ("multicast", multicast), ("n_out", n_out), ("n_part", knobs.n_part), ("n_stg", knobs.n_stg),
+        ("stripes", knobs.stripes),
+    )
 
 
 @lru_cache(maxsize=64)

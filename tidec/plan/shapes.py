@@ -21,11 +21,13 @@ _COUNTS: dict[OpKind, tuple[int, int, tuple[Event, ...], int]] = {
 }
 
 
-# Of each block that is not packed: the kinds of buffers that it may be in, and their number of dimensions.
+# Of each block that is not packed: the kinds of buffers that it may be in, and their number of dimensions while blocks are whole.
 _PLACES: dict[Block, tuple[tuple[Kind, ...], int]] = {
     Block.PLACED: ((Kind.OUTPUT, Kind.TEMP), 3), Block.GRAD_SLICE: ((Kind.INPUT,), 3), Block.GRAD_ROW: ((Kind.INPUT,), 2),
     Block.OUT_SLICE: ((Kind.OUTPUT,), 2), Block.OUT_ROW: ((Kind.OUTPUT,), 1),
 }
+# The blocks that a program cuts into chunks: their last two dimensions are then a stripe, and a chunk of it.
+_CUT = (Block.GRAD_SLICE, Block.GRAD_ROW, Block.PARTIAL, Block.OUT_SLICE, Block.OUT_ROW)
 
 
 def check_program(program: Program) -> None:
@@ -34,26 +36,31 @@ def check_program(program: Program) -> None:
     Raises V105 with the line of the buffer or op, V402 with that of a strided run that does not advance evenly.
     """
     names = [x.name for x in (*program.buffers, *program.flags)]
+    knobs = dict(program.knobs)
+    chunks, stripes = int(knobs.get("chunks", 1)), int(knobs.get("stripes", 1))
+    cut = (stripes, chunks // stripes) if chunks > 1 else ()
     for buffer in program.buffers:
-        _check_buffer(buffer)
+        _check_buffer(buffer, cut if buffer.block in _CUT else ())
     for x in (*program.buffers, *program.flags):
         if names.count(x.name) > 1:
             raise _fault(x.spot, f"two buffers or flags are called {x.name}", "names must differ")
-    _check_ops(program)
+    _check_ops(program, len(cut))
     _check_loops(program.body, {b.name for b in program.buffers if b.block in (Block.GRAD_SLICE, Block.GRAD_ROW)})
 
 
-def _check_buffer(b: Buffer) -> None:
+def _check_buffer(b: Buffer, cut: tuple[int, ...]) -> None:
     kinds, num_dims = _PLACES.get(b.block, ((Kind.OUTPUT, Kind.TEMP), len(b.dims)))
     if b.block is Block.SHARD and b.kind is Kind.INPUT:
         kinds, num_dims = (Kind.INPUT,), 1
-    if b.kind not in kinds or len(b.dims) != num_dims or not b.dims:
+    if b.kind not in kinds or len(b.dims) != num_dims + (len(cut) if b.block in _PLACES else 0) or len(b.dims) <= len(cut):
         raise _fault(b.spot, f"no layout has the buffer {b.name}", f"{len(b.dims)} dimensions of {b.block.value} blocks, as {b.kind.value}")
+    if cut and tuple((d.lo, d.hi) for d in b.dims[-len(cut):]) != tuple((0, x) for x in cut):
+        raise _fault(b.spot, f"no layout has the buffer {b.name}", f"its blocks are cut into {cut[0]} stripes of {cut[1]} chunks, and its last two dimensions are not")
     if any(d.step is not Step.BY_ONE for d in b.dims):
         raise _fault(b.spot, f"no layout has the buffer {b.name}", "an index of it does not advance by one")
 
 
-def _check_ops(program: Program) -> None:
+def _check_ops(program: Program, num_cut: int) -> None:
     buffers, streams = {b.name: b for b in program.buffers}, {s.name for s in program.streams}
     has_cast = bool(dict(program.knobs).get("cast", False))
     for statement in statements(program):
@@ -72,18 +79,19 @@ def _check_ops(program: Program) -> None:
         reads_shard = any(buffers[c.buffer].kind is Kind.INPUT and buffers[c.buffer].block is Block.SHARD for c in op.reads)
         if op.kind is OpKind.CAST and not (reads_shard and has_cast) or op.kind in (OpKind.COPY, OpKind.PUT) and reads_shard and has_cast:
             raise _unfit(op, "only a cast reads a shard in the types it is stored in, and only under the argument cast")
-        if not _is_paired(op, tuple(buffers[c.buffer].block for c in (*op.reads, *op.writes))):
+        if not _is_paired(op, tuple(buffers[c.buffer].block for c in (*op.reads, *op.writes)), num_cut):
             names = " and ".join(f"{c.buffer} ({buffers[c.buffer].block.value})" for c in (*op.reads, *op.writes))
             raise _unfit(op, f"no layout has this move between {names}")
 
 
-def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:
+def _is_paired(op: Op, blocks: tuple[Block, ...], num_cut: int) -> bool:
     cells = (*op.reads, *op.writes)
+    parts = [_whole(cell, num_cut if block is Block.PARTIAL else 0) for cell, block in zip(cells, blocks)]
     match op.kind:
         case OpKind.COPY:
-            return blocks in _COPIES and _is_one(cells[0]) and all(not isinstance(k, Every) for k in cells[1].key) and cells[1].lane is not OTHERS
+            return blocks in _COPIES and not isinstance(cells[0].lane, Every) and cells[1].lane is not OTHERS and -1 < parts[0] == parts[1]
         case OpKind.PUT:
-            return blocks in _COPIES and blocks[0] in PACKED and blocks[0] is blocks[1] and all(map(_is_one, cells))
+            return blocks in _COPIES and blocks[0] in PACKED and blocks[0] is blocks[1] and not any(isinstance(c.lane, Every) for c in cells) and -1 < parts[0] == parts[1]
         case OpKind.CAST:
             return blocks == (Block.SHARD, Block.SHARD) and all(map(_is_one, cells))
         case OpKind.SUM:
@@ -93,11 +101,11 @@ def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:
         case OpKind.LAND:
             src, into = cells
             return (
-                blocks == (Block.PARTIAL, Block.OUT_SLICE) and src.lane is ALL and src.key[-1] is ALL and not any(isinstance(k, Every) for k in src.key[:-1])
-                and not isinstance(into.lane, Every) and into.key[-1] is ALL and not isinstance(into.key[0], Every)
+                blocks == (Block.PARTIAL, Block.OUT_SLICE) and src.lane is ALL and not isinstance(into.lane, Every)
+                and _whole(src, num_cut + 1) == _whole(into, num_cut + 1) == num_cut + 1
             )
         case OpKind.ZERO:
-            return blocks[0] in PACKED and _is_one(cells[0])
+            return blocks[0] in PACKED and not isinstance(cells[0].lane, Every) and parts[0] > -1
         case OpKind.READ | OpKind.FREE:
             return not isinstance(cells[0].lane, Every) and _is_range(cells[0], blocks[0])
     return True
@@ -105,6 +113,13 @@ def _is_paired(op: Op, blocks: tuple[Block, ...]) -> bool:
 
 def _is_one(cell: Cell) -> bool:
     return not any(isinstance(k, Every) for k in (*cell.key, cell.lane))
+
+
+def _whole(cell: Cell, at_most: int) -> int:
+    """How many of its last dimensions an access names as a whole; -1 where it names another one so, or more of them than it may."""
+    whole = [isinstance(k, Every) for k in cell.key]
+    count = sum(whole)
+    return count if whole == sorted(whole) and count <= at_most and not any(k is OTHERS for k in cell.key) else -1
 
 
 def _is_range(cell: Cell, block: Block) -> bool:

@@ -79,6 +79,7 @@ class Step:
     levels: what a wait awaits; what a signal or put raises, in the order of `op.raises`.
     seed: of sums and landings: the destination starts from what the caller accumulates into, or from zero. Without it a sum starts from
     zero, and a landing from what the destination holds.
+    context: of a put: the RMA context that carries it.
     """
 
     op: Op
@@ -86,6 +87,7 @@ class Step:
     extents: tuple[Extent, ...] = ()
     levels: tuple[Level, ...] = ()
     seed: bool = False
+    context: int = 0
 
     @property
     def kind(self) -> OpKind:

@@ -35,7 +35,7 @@ _SPOT = re.compile(r"(.+):([1-9][0-9]{0,8})")
 _RESERVED = ("M", "n", "j", "e", "top2", "all", "others")
 _SIZE = frozenset("M")
 _HERE = frozenset("Mnje")
-MAX_PARTS = 4
+MAX_PARTS, MAX_CHUNKS = 4, 2**20
 Names = frozenset[str]
 
 
@@ -83,6 +83,9 @@ def _program(value: object) -> Program:
     knobs = tuple((_name(name), _knob(x)) for name, x in (_items(pair, 2) for pair in _items(f["knobs"])))
     if not 1 <= _integer(dict(knobs).get("n_part", 1)) <= MAX_PARTS:
         raise _bad("its n_part is out of range")
+    chunks, stripes = (_integer(dict(knobs).get(name, 1), 1, MAX_CHUNKS) for name in ("chunks", "stripes"))
+    if chunks % stripes:
+        raise _bad("its stripes do not divide its chunks")
     return Program(
         _name(f["name"]), _integer(f["lanes"], 1, MAX_LANES), knobs, _all(_buffer, f["buffers"]), _all(_flag, f["flags"]), _all(_stream, f["streams"]),
         _body(f["body"], _HERE), _all(_cover, f["covers"]), tuple(_truth(p, _SIZE) for p in _items(f["premises"])),
@@ -152,7 +155,8 @@ def _item(value: object, names: Names) -> Item:
     return Op(
         _integer(f["id"]), _enum(OpKind, f["kind"]), _name(f["stream"]), tuple(_cell(c, names) for c in _items(f["reads"])),
         tuple(_cell(c, names) for c in _items(f["writes"])), tuple(_raise(r, names) for r in _items(f["raises"])),
-        tuple(_promise(w, names) for w in _items(f["waits"])), _words(f["words"], names), _truth(f["seed"], names), _spot(f["spot"]),
+        tuple(_promise(w, names) for w in _items(f["waits"])), _words(f["words"], names), _truth(f["seed"], names), _index(f["context"], names),
+        _spot(f["spot"]),
     )
 
 

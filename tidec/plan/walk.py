@@ -129,8 +129,8 @@ class Walk:
 
     def _put(self, op: Op, asks: list[Index]) -> Make:
         src, dst = self._access(op.reads[0], asks, op.spot), self._access(op.writes[0], asks, op.spot)
-        levels, moves = self._raise(op, asks), self._blocks.moves
-        return lambda rank, v: Step(op, moves(src(v), dst(v)), levels=levels(rank, v).levels)
+        levels, context, moves = self._raise(op, asks), self._ask(op.context, asks), self._blocks.moves
+        return lambda rank, v: Step(op, moves(src(v), dst(v)), levels=levels(rank, v).levels, context=v[context])
 
     def _copy(self, op: Op, asks: list[Index]) -> Make:
         src, dst = self._access(op.reads[0], asks, op.spot), self._access(op.writes[0], asks, op.spot)

@@ -73,7 +73,7 @@ def _op(op: Op, env: dict[str, object]) -> Op:
     return replace(
         op, reads=tuple(_cell(c, env) for c in op.reads), writes=tuple(_cell(c, env) for c in op.writes), words=_pairs(op.words, env),
         raises=tuple(Raise(r.event, _promise(r.promise, env)) for r in op.raises), waits=tuple(_promise(w, env) for w in op.waits),
-        seed=substitute(op.seed, env),
+        seed=substitute(op.seed, env), context=substitute(op.context, env),
     )
 
 

@@ -180,6 +180,7 @@ class Op:
     """One op. `id` is its place in the text; `words` are expressions that messages name (contributor 8).
 
     seed: only of sums and landings: where it holds, the destination starts from what the caller accumulates into, or from zero.
+    context: only of puts: the RMA context that carries it. Puts to one peer over one context arrive in order, over several in any order.
     """
 
     id: int
@@ -191,6 +192,7 @@ class Op:
     waits: tuple[Promise, ...]
     words: tuple[tuple[str, Index], ...]
     seed: Truth
+    context: Index
     spot: Spot
 
     @property

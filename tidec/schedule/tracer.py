@@ -185,9 +185,9 @@ class Schedule:
         """The block in another dtype, on the same rank."""
         self._op(OpKind.CAST, (src,), (dst,))
 
-    def put(self, src: CellRef, dst: CellRef, *, then: Flagged, done: Flagged, **words: Index) -> None:
-        """The block goes to another node on the same rail. `then`: it is visible there. `done`: the source may be reused."""
-        self._op(OpKind.PUT, (src,), (dst,), raises=((Event.THEN, then), (Event.DONE, done)), words=words)
+    def put(self, src: CellRef, dst: CellRef, *, then: Flagged, done: Flagged, context: Index = 0, **words: Index) -> None:
+        """The block goes to another node on the same rail, over an RMA context. `then`: it is visible there. `done`: the source may be reused."""
+        self._op(OpKind.PUT, (src,), (dst,), raises=((Event.THEN, then), (Event.DONE, done)), words=words, context=context)
 
     def sum(self, staged: CellRef, own: CellRef, *, into: CellRef, seed: Truth = False, **words: Index) -> None:
         """fp32 sum of the staged blocks, lanes in order without the own one, then the own block, times alpha.
@@ -239,12 +239,14 @@ class Schedule:
     def _op(
         self, kind: OpKind, reads: tuple[CellRef, ...], writes: tuple[CellRef, ...], *, raises: tuple[tuple[Event, Flagged], ...] = (),
         waits: tuple[Flagged, ...] = (), words: Mapping[str, Index] | None = None, seed: Truth = False,
+        context: Index = 0,
     ) -> None:
         if not self._stream:
             raise ScheduleError(f"{kind.value} outside every stream: write it under `with s.stream(...)`")
         self._body.append(Op(
             self._num_ops, kind, self._stream, tuple(map(self._cell, reads)), tuple(map(self._cell, writes)),
-            tuple(Raise(event, self._promise(p)) for event, p in raises), tuple(map(self._promise, waits)), tuple((words or {}).items()), seed, self._spot(),
+            tuple(Raise(event, self._promise(p)) for event, p in raises), tuple(map(self._promise, waits)), tuple((words or {}).items()), seed, context,
+            self._spot(),
         ))
         self._num_ops += 1
 

@@ -15,7 +15,7 @@ class Axiom:
 
 AXIOMS = (
     Axiom("T1", "a put's data are visible at the receiver before its signal is", "NCCL host RMA: ncclPutSignal"),
-    Axiom("T2", "signals of one sender to one receiver arrive in the order of the puts, and so do source completions of puts to one peer", "NCCL host RMA, one context"),
+    Axiom("T2", "signals of one sender to one receiver over one RMA context arrive in the order of the puts, and so do source completions; over two contexts nothing is said", "NCCL host RMA"),
     Axiom("T3", "ops of one stream that are not in one unordered set complete in order; a wait holds back all later ops of its stream", "CUDA streams and stream memory operations"),
     Axiom("T4", "a counter that a wait sees was raised with everything that its stream did before visible to the waiting rank", "CUDA memory model, system scope"),
     Axiom("T5", "copy-engine and switch accesses obey T3 and T4 like loads and stores do", "CUDA memory model, multimem"),

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 
 from tidec.index import symbols
-from tidec.schedule.program import Event, Promise, Statement, Step
+from tidec.schedule.program import Event, Loop, Promise, Statement, Step
 from tidec.verify.families import World, mentions, solve
 from tidec.verify.terms import Bool, Int, Term, Values
 
@@ -145,6 +145,12 @@ class Before:
                             if (found := solve(t, x, loop.name, w.read(y, u), at)) is not None:
                                 named[loop.name] = found
                 given.append(named)
+        def is_any(loop: Loop) -> bool:
+            return not any(mentions(x, loop.name) for x in (*promise.key, promise.node, promise.lane, promise.call))
+
+        def begin(loop: Loop, values: dict[str, Int]) -> Int:
+            return 1 if loop.step is Step.DOUBLING else w.read(loop.lo, Values(values))
+
         calls = [u["e"]]
         back = solve(t, promise.call, "e", u["e"], Values({}))
         if back is not None and back is not u["e"]:
@@ -161,12 +167,14 @@ class Before:
                             values[loop.name] = named[loop.name]
                         elif i >= cut and loop.over_lanes:
                             open_lanes.append(loop.name)
-                        elif cut <= i == len(wait.loops) and not any(mentions(x, loop.name) for x in (*promise.key, promise.node, promise.lane, promise.call)):
-                            values[loop.name] = 1 if loop.step is Step.DOUBLING else w.read(loop.lo, Values(values))     # any trip of the innermost loop will do
+                        elif i >= cut and is_any(loop) and (i == len(wait.loops) or loop.name not in u and all(l.name in named for l in wait.loops[i:])):
+                            values[loop.name] = begin(loop, values)     # any trip of the innermost loop that nothing gives will do
                         elif loop.name in near:
                             values[loop.name] = near[loop.name]
                         elif loop.name in v:
                             values[loop.name] = v[loop.name]
+                        elif i >= cut and is_any(loop):
+                            values[loop.name] = begin(loop, values)
                         else:
                             break
                     else:

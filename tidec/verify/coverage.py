@@ -4,7 +4,7 @@ from __future__ import annotations
 import itertools
 
 from tidec.index import Node, Op as IndexOp
-from tidec.schedule.program import Buffer, Cell, Cover, Every, OpKind, Statement
+from tidec.schedule.program import OTHERS, Buffer, Cell, Cover, Every, OpKind, Statement
 from tidec.verify.families import World, solve
 from tidec.verify.judge import Judge
 from tidec.verify.obligation import Obligation
@@ -34,7 +34,7 @@ def _served(w: World, judge: Judge, cover: Cover, writers: list[Access]) -> None
     for s, c in writers:
         if set(s.names) <= set(found) | {"e"}:
             u = Values({"M": w.nodes, "e": t.var("e"), **found})
-            ways.append(t.every([*w.domain(s, u), t.equal((w.read(c.node, u), *w.reads(c.key, u)), cell), t.eq(w.read(c.lane, u), lane)]))
+            ways.append(t.every([*w.domain(s, u), *_is_cell(w, c, u, (cell[0], lane), list(cell[1:]))]))
     judge.claim(Obligation("V106", f"{cover.buffer}: every contributor lands", assume, t.some(ways)))
 
 
@@ -44,18 +44,34 @@ def _once(w: World, judge: Judge, cover: Cover, first: Access, second: Access) -
     (a, ca), (b, cb) = first, second
     u, v = w.point(a, "a"), w.point(b, "b")
     holds = w.buffers[cover.buffer].holds
-    theirs = [w.reads(holds, _owner(w, c, x)) for c, x in ((ca, u), (cb, v))]
-    assume = [*w.domain(a, u), *w.domain(b, v), t.eq(u["n"], v["n"]), t.equal(*theirs), t.eq(w.read(ca.call, u), w.read(cb.call, v))]
+    (key_a, in_a), (key_b, in_b) = (block_of(w, c, x, tag) for c, x, tag in ((ca, u, "a"), (cb, v, "b")))
+    theirs = [w.reads(holds, _owner(w, c, x, key)) for c, x, key in ((ca, u, key_a), (cb, v, key_b))]
+    assume = [*w.domain(a, u), *w.domain(b, v), *in_a, *in_b, t.eq(u["n"], v["n"]), t.equal(*theirs), t.eq(w.read(ca.call, u), w.read(cb.call, v))]
     same = w.same_point(a, u, v) if a is b else False
     shown = (w.instance("first", a, u), w.instance("then", b, v))
     judge.claim(Obligation("V106", f"{cover.buffer}: no contributor lands twice: {a.op.label}, {b.op.label}", tuple(assume), same, shown, may_be_empty=True))
 
 
-def _owner(w: World, cell: Cell, v: Values) -> Values:
+def _owner(w: World, cell: Cell, v: Values, key: list[Int]) -> Values:
+    """The symbols of the buffer's own words, for one block of those that the access names."""
     buffer = w.buffers[cell.buffer]
     at: dict[str, Int] = {"M": w.nodes, "n": w.read(cell.node, v), "j": w.read(cell.lane, v), "e": w.read(cell.call, v)}
-    at |= {"#" + d.name: w.read(x, v) for d, x in zip(buffer.dims, cell.key, strict=True)}
+    at |= {"#" + d.name: x for d, x in zip(buffer.dims, key, strict=True)}
     return Values(at | {"@" + name: w.read(x, v) for name, x in zip(buffer.per, cell.use, strict=True)})
+
+
+def block_of(w: World, cell: Cell, v: Values, tag: str) -> tuple[list[Int], list[Bool]]:
+    """Any one block of those that an access names: its key, and the bounds of what is unknown in it."""
+    t = w.terms
+    key: list[Int] = []
+    bounds: list[Bool] = []
+    for x, dim in zip(cell.key, w.buffers[cell.buffer].dims, strict=True):
+        if isinstance(x, Every):
+            key.append(t.var(f"{tag}.any.{dim.name}"))
+            bounds += [t.le(w.read(dim.lo, v), key[-1]), t.lt(key[-1], w.read(dim.hi, v))] + ([t.no(t.eq(key[-1], v["j"]))] if x is OTHERS else [])
+        else:
+            key.append(w.read(x, v))
+    return key, bounds
 
 
 def check_stale(w: World, judge: Judge) -> None:
@@ -98,7 +114,8 @@ def _cleared(w: World, judge: Judge, buffer: Buffer, reader: Access, writers: li
             "V107", f"{buffer.name}: {a.op.label}: no use lies between", (*assume, t.lex_less(prev, use_a), t.lex_less(use_a, use)), False, shown, may_be_empty=True))
         assume.append(t.equal(use_a, prev))
         target = (w.read(ca.node, u), w.read(ca.lane, u))
-        key = w.reads(ca.key, u)
+        key, bounds = block_of(w, ca, u, "a")
+        assume += bounds
         what = f"{buffer.name}: what {a.op.label} left is cleared"
         clears = [(s, c, x, side) for s, c in writers if s.op.kind is OpKind.ZERO for x, side in _points_at(w, s, c, dict(zip(names, use)), target, key)]
         if not clears:
@@ -121,12 +138,12 @@ def _skipped(w: World, judge: Judge, buffer: Buffer, access: Access, writers: li
         x = w.point(s, "z", **{name: d for name in lane_loop})
         use = {"e": w.read(c.call, x), **{name: w.read(y, x) for name, y in zip(buffer.per, c.use, strict=True)}}
         target = (w.read(c.node, x), w.read(c.lane, x))
-        key = w.reads(c.key, x)
+        key, bounds = block_of(w, c, x, "z")
         written, side = _written(w, writers, use, target, key)
         for case in w.reads(skipped_where, x):
             judge.claim(Obligation(
                 "V107", f"{buffer.name}: {s.op.label} is skipped only where something is written, diagonal {d}",
-                (*w.domain(s, x, conds=False), case, *side), written, (w.instance("skipped", s, x),), may_be_empty=True,
+                (*w.domain(s, x, conds=False), case, *bounds, *side), written, (w.instance("skipped", s, x),), may_be_empty=True,
                 residues=tuple((x[l.name], w.lanes) for l in s.loops if isinstance(x[l.name], Term) and not isinstance(l.hi, int))))
 
 
@@ -149,7 +166,7 @@ def _guards(s: Statement) -> tuple[list[object], list[object]]:
 
 def _is_cell(w: World, c: Cell, x: Values, target: tuple[Int, Int], key: list[Int]) -> list[Bool]:
     t = w.terms
-    return [t.eq(w.read(y, x), k) for y, k in zip(c.key, key, strict=True)] + [t.eq(w.read(c.node, x), target[0]), t.eq(w.read(c.lane, x), target[1])]
+    return [t.eq(w.read(y, x), k) for y, k in zip(c.key, key, strict=True) if not isinstance(y, Every)] + [t.eq(w.read(c.node, x), target[0]), t.eq(w.read(c.lane, x), target[1])]
 
 
 def _written(w: World, writers: list[Access], use: dict[str, Int], target: tuple[Int, Int], key: list[Int]) -> tuple[Bool, list[Bool]]:
@@ -176,9 +193,14 @@ def _points_at(w: World, s: Statement, c: Cell, use: dict[str, Int], target: tup
                 grown.append((at, side))
                 continue
             here = Values({**at, "n": target[0]})
-            solved = [(x, k) for x, k in zip(c.key, key, strict=True) if solve(t, x, loop.name, k, here) is not None]
+            solved = [(x, k) for x, k in zip(c.key, key, strict=True)
+                      if not isinstance(x, Every) and solve(t, x, loop.name, k, here) is not None]
             if loop.over_lanes:
                 grown += [({**at, loop.name: solve(t, x, loop.name, k, here)}, side) for x, k in solved[:1]]
+                continue
+            named = next((k for x, k in zip(c.key, key, strict=True) if w.is_symbol(x) == loop.name), None)
+            if named is not None:
+                grown.append(({**at, loop.name: named}, side))
                 continue
             low = w.read(loop.lo, Values(at))
             residue = next(((x, k) for x, k in solved if isinstance(x, Node) and x.op is IndexOp.MOD), None)

@@ -3,7 +3,7 @@
 A copy, sum, landing, signal or wait is one event; a put is three: its start, DONE (source reusable) and THEN (arrived). An event comes before
 another if streams and waits lead from the one to the other. A wait's threshold is counted, not matched by name: it is served by the raise that
 brings its counter there. What is assumed of the hardware is only that a stream runs in order, and that completions and arrivals of the puts of
-one rank to one peer keep their order within one counter.
+one rank to one peer, over one RMA context, keep their order within one counter.
 
 This is the only file that imports networkx.
 """
@@ -305,12 +305,12 @@ class HappensBefore:
         return order
 
     def _predecessors(self) -> dict[int, list[tuple[int, Counter]]]:
-        """For the raises of each counter but the first: the event that must come before its event (for puts to one peer: before its start)."""
+        """For the raises of each counter but the first: the event that must come before its event (for puts to one peer over one context: before its start)."""
         result: dict[int, list[tuple[int, Counter]]] = {}
         for counter, raises in self._raises.items():
             for (a, _), (b, _) in zip(raises, raises[1:]):
                 (p, what_a), (q, what_b) = self.events[a], self.events[b]
-                if what_a is what_b is not Event.END and _peer(p) == _peer(q):
+                if what_a is what_b is not Event.END and _way(p) == _way(q):
                     a, b = a - _OFFSET[what_a], b - _OFFSET[what_b]
                 result.setdefault(b, []).append((a, counter))
         return result
@@ -346,7 +346,7 @@ def _end(start: int, event: Event) -> int:
     return start + _OFFSET.get(event, 0)
 
 
-def _peer(point: Point) -> tuple[object, ...]:
+def _way(point: Point) -> tuple[object, ...]:
     place = point.writes[0].places[0] if point.writes and point.writes[0].places else ()
-    return place[1:3]
+    return (*place[1:3], point.context)
 

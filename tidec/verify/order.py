@@ -56,8 +56,8 @@ def _counts_in_order(w: World, judge: Judge, flag: Flag, first: Raiser, second: 
     ordered = t.every((t.lex_less(tuple(ka[on:]), tuple(kb[on:])), w.program_order(a, u, b, v)))
     judge.claim(Obligation("V202", f"{about}: one counter counts in key order", (*assume, same_counter), ordered, shown, may_be_empty=True))
     if a.op.kind is OpKind.PUT and b.op.kind is OpKind.PUT:
-        to = [(w.read(s.op.writes[0].node, x), w.read(s.op.writes[0].lane, x)) for s, x in ((a, u), (b, v))]
-        judge.claim(Obligation("V202", f"{about}: puts to two peers may end in any order", (*assume, same_counter), t.equal(*to), shown, may_be_empty=True))
+        to = [(w.read(s.op.writes[0].node, x), w.read(s.op.writes[0].lane, x), w.read(s.op.context, x)) for s, x in ((a, u), (b, v))]
+        judge.claim(Obligation("V202", f"{about}: puts to two peers, or over two contexts, may end in any order", (*assume, same_counter), t.equal(*to), shown, may_be_empty=True))
 
 
 def _all_raised(w: World, judge: Judge, flag: Flag, raisers: list[Raiser]) -> None:

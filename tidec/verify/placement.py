@@ -156,7 +156,8 @@ def check_written(w: World, judge: Judge) -> None:
             use = (w.read(cell.call, v), *w.reads(cell.use, v))
 
             def writes_it(s: Statement, c: Cell, u: Values) -> Bool:
-                same = [t.eq(w.read(x, u), k) for x, k in zip(c.key, key, strict=True)] + [t.eq(w.read(c.node, u), w.read(cell.node, v))]
+                same = [t.no(t.eq(k, u["j"])) if x is OTHERS else True if x is ALL else t.eq(w.read(x, u), k) for x, k in zip(c.key, key, strict=True)]
+                same.append(t.eq(w.read(c.node, u), w.read(cell.node, v)))
                 same += [] if isinstance(c.lane, Every) else [t.eq(w.read(c.lane, u), w.read(cell.lane, v))]
                 return t.every([*w.domain(s, u), *same, t.equal((w.read(c.call, u), *w.reads(c.use, u)), use)])
 
@@ -175,11 +176,17 @@ def check_written(w: World, judge: Judge) -> None:
             for hops in (0, 1, 2):
                 before.side.clear()
                 ways = [t.every((cond, writes_it(s, c, u))) for p, pv, cond in _known_before(w, before, b, v, pool, hops)
-                        for s, c in writers for u in _points_near(before, s, p, pv, b, v, pool)]
+                        for s, c in writers for u in _points_near(before, s, p, pv, b, v, pool) for u in (_with_free(w, c, u, cell, key),)]
                 obligation = Obligation("V107", what, (*assume, *before.side), t.some(ways), shown)
                 if hops == 2 or judge.holds(obligation):
                     judge.claim(obligation)
                     break
+
+
+def _with_free(w: World, c: Cell, u: Values, read: Cell, key: list[Int]) -> Values:
+    """The point of a writer whose loops give the indices that the reader leaves free."""
+    named = {name: k for x, y, k in zip(c.key, read.key, key, strict=True) if isinstance(y, Every) and (name := w.is_symbol(x)) not in ("", "n", "j", "e", "M")}
+    return u.but(**named) if named else u
 
 
 def _points_near(before: Before, s: Statement, p: Statement, at: Values, b: Statement, v: Values, pool: list[Int]) -> Iterator[Values]:

@@ -1,5 +1,5 @@
 // The reduce-scatter of "alone" on 1x4, p2p.
-// Schedule tide_rs(W=4, k=4, multicast=False, n_out=full, n_part=1, n_stg=2); plan <digest>.
+// Schedule tide_rs(W=4, chunks=1, k=4, multicast=False, n_out=full, n_part=1, n_stg=2, stripes=1); plan <digest>.
 //
 // One walk over all streams in position order, the order in which the host issues. The comment behind a line names the line of the schedule
 // that it comes from, then the lines that called it. M nodes, L lanes, n node, j lane, e call.
@@ -26,17 +26,17 @@ template <class Runner>
 void issue(Runner& runner, const Rank& rank, Call call) {
   [[maybe_unused]] const int64_t n = rank.node, j = rank.lane, e = call.number;
   Ops<Runner> ops(runner, kLayout);
-  // p = 0                                                                                                           // schedules/tide_rs.py:69
-  for (int64_t o = 0; o < L; ++o) if (o != j) ops.wait(kRead, kFreed().by(n, o), e);                                 // schedules/tide_rs.py:54 from 69
-  ops.begin_set(kRead);                                                                                              // schedules/tide_rs.py:55 from 69
-  for (int64_t o = 0; o < L; ++o) if (o != j) ops.copy(kRead, kRows(0, o).at(n, j), kRowStage(0, j).at(n, o));       // schedules/tide_rs.py:55 from 69
-  ops.end_set(kRead);                                                                                                // schedules/tide_rs.py:55 from 69
-  ops.join(kRead);                                                                                                   // schedules/tide_rs.py:56 from 69
-  for (int64_t o = 0; o < L; ++o) if (o != j) ops.signal(kRead, kStaged().at(n, o), e + 1);                          // schedules/tide_rs.py:57 from 69
-  for (int64_t i = 0; i < L; ++i) if (i != j) ops.wait(kRead, kStaged().by(n, i), e + 1);                            // schedules/tide_rs.py:58 from 69
-  ops.sum(kRead, kRowStage(0, kOthers).at(n, j), kRows(0, j).at(n, j), kResult(0).at(n, j), true);                   // schedules/tide_rs.py:59 from 69
-  for (int64_t i = 0; i < L; ++i) if (i != j) ops.signal(kRead, kFreed().at(n, i), e + 1);                           // schedules/tide_rs.py:60 from 69
-  ops.free(kRead, kRows(kAll, kAll).at(n, j));                                                                       // schedules/tide_rs.py:70
+  // p = 0                                                                                                           // schedules/tide_rs.py:90
+  for (int64_t o = 0; o < L; ++o) if (o != j) ops.wait(kRead, kFreed().by(n, o), e);                                 // schedules/tide_rs.py:72 from 90
+  ops.begin_set(kRead);                                                                                              // schedules/tide_rs.py:73 from 90
+  for (int64_t o = 0; o < L; ++o) if (o != j) ops.copy(kRead, kRows(0, o).at(n, j), kRowStage(0, j).at(n, o));       // schedules/tide_rs.py:73 from 90
+  ops.end_set(kRead);                                                                                                // schedules/tide_rs.py:73 from 90
+  ops.join(kRead);                                                                                                   // schedules/tide_rs.py:74 from 90
+  for (int64_t o = 0; o < L; ++o) if (o != j) ops.signal(kRead, kStaged().at(n, o), e + 1);                          // schedules/tide_rs.py:75 from 90
+  for (int64_t i = 0; i < L; ++i) if (i != j) ops.wait(kRead, kStaged().by(n, i), e + 1);                            // schedules/tide_rs.py:76 from 90
+  ops.sum(kRead, kRowStage(0, kOthers).at(n, j), kRows(0, j).at(n, j), kResult(0).at(n, j), true);                   // schedules/tide_rs.py:77 from 90
+  for (int64_t i = 0; i < L; ++i) if (i != j) ops.signal(kRead, kFreed().at(n, i), e + 1);                           // schedules/tide_rs.py:78 from 90
+  ops.free(kRead, kRows(kAll, kAll).at(n, j));                                                                       // schedules/tide_rs.py:91
 }
 
 }  // namespace tidec::plans::alone_rs

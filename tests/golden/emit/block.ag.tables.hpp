@@ -24,6 +24,9 @@ inline constexpr Layout kLayout{
     24,  // shard_bytes S
     12,  // packed_elems E
     8,  // slice_elems E_sub
+    1,  // num_chunks K
+    1,  // stripe_chunks
+    8,  // chunk_elems
     Dtype::kBf16,  // moved
     Reduction::kInOrder,  // reduction
     {kParams, 2},  // params
