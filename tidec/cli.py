@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidec.commands.answer import Answer
 
 # The environment variables of our own that tidec reads, in this file or in the two others that may (README lists them too).
-VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH")
+VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH", "TIDEC_CUDA_ARCH", "TIDEC_NO_BUILD")
 
 # The package of each optional dependency, and the extra that brings it.
 _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), "jinja2": ("jinja2", "compile"), "pybind11": ("pybind11", "compile"),
@@ -197,7 +197,7 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
     page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
     page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
-                                                           "compile makes; loopback and nccl are not built yet (exit 6)")
+                                                           "compile makes; loopback needs nvcc; nccl is not built yet (exit 6)")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
@@ -229,8 +229,8 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     page.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: --topo and --group are compiled into the cache)")
     _add_asked(page, is_required=False)
     _add_knobs(page)
-    page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders) or host (default: a process a rank); "
-                                                                           "loopback and nccl are not built yet (exit 6)")
+    page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders), host (default: a process a rank) or loopback (all "
+                                                                           "ranks on one GPU); nccl is not built yet (exit 6)")
     page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
     page.add_argument("--seed", metavar="S", default="1", help="what draws the interleaving; 0 is the plain one (default: 1)")
     page.add_argument("--seeds", metavar="N", default="1", help="interleavings in one launch, from seed S on (default: 1)")

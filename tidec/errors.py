@@ -143,4 +143,5 @@ CODES: dict[str, Code] = {
     "E003": Code("unwritable", Exit.ENVIRONMENT, "A folder cannot be made or written: it is read-only, full, or no folder."),
     "E004": Code("not-built", Exit.ENVIRONMENT, "What is asked for is part of the design, and this version cannot do it."),
     "E005": Code("noexec", Exit.ENVIRONMENT, "The folder lies on a file system that runs no programs (mounted noexec), so the libraries of a bundle could not be loaded from there."),
+    "E006": Code("no-device", Exit.ENVIRONMENT, "This machine has no GPU that the target runs on, or its driver does not answer."),
 }

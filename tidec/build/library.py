@@ -18,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidec.build.toolchain import Compiler, find_compiler, run_tool
+from tidec.build.cuda import FLAGS as CUDA_FLAGS, compile_library, find_tools
+from tidec.build.toolchain import Compiler, find_architecture, find_compiler, run_tool
 from tidec.emit.bundle import SEAL
 from tidec.emit.manifest import canonical, sha256
 from tidec.emit.render import MODULE
-from tidec.emit.targets import target as find_target
+from tidec.emit.targets import Target, target as find_target
 from tidec.errors import Diagnostic, TidecError
 from tidec.shipped import folder
 
@@ -59,26 +60,27 @@ def build_library(bundle: Path, target: str, *, flags: Sequence[str] = (), deadl
     """
     row = find_target(target)
     assert row.has_library, target
-    name, key, known = library_name(target), f"{target}-{platform.machine()}", _known(bundle)
-    runtime = _sources("include/tidec", target)
-    sources, missing = _digest(bundle, row.runner, runtime, flags), None
+    architecture = _architecture(row)
+    name, key, known = library_name(target, architecture), f"{target}-{architecture}", _known(bundle)
+    runtime = _sources("include/tidec", *row.folders)
+    sources, missing = _digest(bundle, row, runtime, flags), None
     try:
-        compiler = find_compiler()
+        compiler = _compiler(row)
     except TidecError as error:
         compiler, missing = None, error
     if _serves(known, key, sources, compiler):
-        return Built(bundle / name, target, platform.machine(), False)
+        return Built(bundle / name, target, architecture, False)
     if missing is not None:
         raise missing
     try:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=bundle.parent, ignore_cleanup_errors=True) as beside:
             aside = Path(beside)
-            said = _compile(bundle, aside, row.runner, runtime, compiler, flags, deadline_s)
-            entry = {"architecture": platform.machine(), "compiler": compiler.version, "flags": [*FLAGS, *flags], "sources": sources}
+            said = _compile(bundle, aside, row, runtime, compiler, flags, deadline_s)
+            entry = {"architecture": architecture, "compiler": compiler.version, "flags": [*_flags(row), *flags], "sources": sources}
             _publish(bundle, aside, key, name, said, entry, known)
     except OSError as problem:
         raise TidecError(Diagnostic("E003", f"{bundle} cannot be written", reason=problem.strerror or str(problem), help="copy the bundle to a folder of your own")) from problem
-    return Built(bundle / name, target, platform.machine(), True)
+    return Built(bundle / name, target, architecture, True)
 
 
 def has_library(bundle: Path, target: str) -> bool:
@@ -86,8 +88,21 @@ def has_library(bundle: Path, target: str) -> bool:
     known = _known(bundle)
     if not known:
         return False
-    sources = _digest(bundle, find_target(target).runner, _sources("include/tidec", target), ())
-    return _serves(known, f"{target}-{platform.machine()}", sources, find_compiler())
+    row = find_target(target)
+    sources = _digest(bundle, row, _sources("include/tidec", *row.folders), ())
+    return _serves(known, f"{target}-{_architecture(row)}", sources, _compiler(row))
+
+
+def _architecture(row: Target) -> str:
+    return find_architecture() if row.is_cuda else platform.machine()
+
+
+def _compiler(row: Target) -> Compiler:
+    return find_tools().compiler if row.is_cuda else find_compiler()
+
+
+def _flags(row: Target) -> tuple[str, ...]:
+    return CUDA_FLAGS if row.is_cuda else FLAGS
 
 
 def _serves(known: Mapping, key: str, sources: str, compiler: Compiler | None) -> bool:
@@ -96,32 +111,34 @@ def _serves(known: Mapping, key: str, sources: str, compiler: Compiler | None) -
     return entry.get("sources") == sources and (compiler is None or entry.get("compiler") == compiler.version)
 
 
-def _digest(bundle: Path, runner: str, runtime: Sequence[tuple[str, Path]], flags: Sequence[str]) -> str:
+def _digest(bundle: Path, row: Target, runtime: Sequence[tuple[str, Path]], flags: Sequence[str]) -> str:
     """sha256 of everything that a library is built from."""
     sources = [[name, sha256(path.read_bytes())] for name, path in runtime]
-    return sha256(canonical([(bundle / SEAL).read_text(encoding="ascii"), sources, [*FLAGS, *flags], runner]).encode())
+    return sha256(canonical([(bundle / SEAL).read_text(encoding="ascii"), sources, [*_flags(row), *flags], row.runner]).encode())
 
 
 def _sources(*folders: str) -> tuple[tuple[str, Path], ...]:
     """Every source of the runtime in these folders, by its name."""
     runtime = folder("runtime")
-    return tuple((f"{f}/{p.name}", p) for f in folders for p in sorted((runtime / f).iterdir()) if p.suffix in (".hpp", ".cpp", ".h"))
+    return tuple((f"{f}/{p.name}", p) for f in folders for p in sorted((runtime / f).iterdir()) if p.suffix in (".hpp", ".cpp", ".h", ".cuh"))
 
 
 def _compile(
-    bundle: Path, aside: Path, runner: str, runtime: Sequence[tuple[str, Path]], compiler: Compiler, flags: Sequence[str], deadline_s: float,
+    bundle: Path, aside: Path, row: Target, runtime: Sequence[tuple[str, Path]], compiler: Compiler, flags: Sequence[str], deadline_s: float,
 ) -> str:
     """Compile into <aside>/library.so, from copies: what the compiler says then names no path of this machine. Returns what it said."""
     for path in bundle.iterdir():
-        if path.suffix in (".hpp", ".cpp"):
+        if path.suffix in (".hpp", ".cpp", ".cu"):
             shutil.copyfile(path, aside / path.name)
     for name, path in runtime:
         copy = aside / "runtime" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
     units = [MODULE, *(f"runtime/{name}" for name, path in runtime if path.suffix == ".cpp")]
+    if row.is_cuda:
+        return compile_library(aside, row, find_tools(), units, flags=flags, deadline_s=deadline_s)
     unique = ("-fno-gnu-unique",) if "g++" in Path(compiler.command[0]).name and "clang" not in compiler.version else ()
-    command = (*compiler.command, *FLAGS, *unique, *flags, "-shared", f'-DTIDEC_RUNNER="{runner}"', "-Iruntime/include", "-Iruntime", "-I.", *units, "-o", "library.so")
+    command = (*compiler.command, *FLAGS, *unique, *flags, "-shared", f'-DTIDEC_RUNNER="{row.runner}"', "-Iruntime/include", "-Iruntime", "-I.", *units, "-o", "library.so")
     return run_tool(command, deadline_s=deadline_s, folder=aside)
 
 

@@ -1,7 +1,8 @@
-"""Which compiler there is, and running it: every command has a deadline, and its output is kept for the message."""
+"""Which compilers there are, and running them: every command has a deadline, and its output is kept for the message."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from tidec.errors import Diagnostic, TidecError
 
 _NAMES = ("g++", "c++", "clang++")
 _SHOWN_LINES = 6
+# Batched copies came with CUDA 12.8; bulk copies and sums in the switch with compute capability 9.0.
+MIN_NVCC, MIN_CAPABILITY = (12, 8), (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,70 @@ def find_compiler() -> Compiler:
     whole = (found, *command[1:]) if named.strip() else (found,)
     lines = run_tool((*whole, "--version"), deadline_s=20.0).splitlines()
     return Compiler(whole, lines[0].strip() if lines else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """nvcc. command: its program, and the host compiler that it is told to use.  release: its version as numbers.  version: as text."""
+
+    command: tuple[str, ...]
+    release: tuple[int, int]
+    version: str
+
+
+def find_nvcc() -> Nvcc:
+    """nvcc of the folder that $CUDA_HOME names, else of PATH, else of /usr/local/cuda; its host compiler is that of `find_compiler`.
+
+    Raises E002 where there is none, where it does not answer, or where it is older than what the kernels and the copies need.
+    """
+    home = os.environ.get("CUDA_HOME", "").strip()
+    places = (os.path.join(home, "bin", "nvcc"),) if home else ("nvcc", "/usr/local/cuda/bin/nvcc")
+    found = next(filter(None, map(shutil.which, places)), None)
+    if found is None:
+        looked = f"CUDA_HOME is {home}, which has no bin/nvcc" if home else "CUDA_HOME is not set, and there is none on PATH or in /usr/local/cuda/bin"
+        raise TidecError(Diagnostic("E002", "nvcc was not found", reason=looked, help=f"install a CUDA toolkit from {_spelt(MIN_NVCC)} on, and set CUDA_HOME to its folder"))
+    said = run_tool((found, "--version"), deadline_s=20.0)
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None:
+        raise TidecError(Diagnostic("E002", f"{found} does not say which release it is", reason=said.strip()[:200], help="set CUDA_HOME to the folder of a CUDA toolkit"))
+    numbers = (int(release[1]), int(release[2]))
+    if numbers < MIN_NVCC:
+        raise TidecError(Diagnostic("E002", f"nvcc {_spelt(numbers)} is too old", reason=f"{found}; found {_spelt(numbers)}, needed {_spelt(MIN_NVCC)}",
+                                    help=f"set CUDA_HOME to a CUDA toolkit from {_spelt(MIN_NVCC)} on"))
+    return Nvcc((found, "-ccbin", *find_compiler().command[:1]), numbers, f"nvcc {re.sub(r'[^0-9.]', '', said.rpartition('V')[2].split()[0]) or _spelt(numbers)}")
+
+
+def find_architecture() -> str:
+    """What kernels are compiled for, as in sm_90: the compute capability that $TIDEC_CUDA_ARCH names, else that of this machine's first GPU.
+
+    Raises E002 where neither says one, or where it is below what the kernels need.
+    """
+    named = os.environ.get("TIDEC_CUDA_ARCH", "").strip()
+    said, source = (named, "TIDEC_CUDA_ARCH") if named else (_first_capability(), "this machine's GPU")
+    numbers = re.fullmatch(r"(\d{1,2})\.(\d)", said)
+    if numbers is None:
+        raise TidecError(Diagnostic("E002", f"TIDEC_CUDA_ARCH is {named!r}, which is no compute capability" if named else "no GPU says its compute capability",
+                                    reason="" if named else "nvidia-smi is missing or lists no GPU", help="set TIDEC_CUDA_ARCH to that of the GPUs, as in 9.0"))
+    capability = (int(numbers[1]), int(numbers[2]))
+    if capability < MIN_CAPABILITY:
+        raise TidecError(Diagnostic("E002", f"compute capability {said} is below {_spelt(MIN_CAPABILITY)}", reason=f"{source} says {said}; bulk copies and sums in the switch need {_spelt(MIN_CAPABILITY)}",
+                                    help="run on an H100 or newer; set TIDEC_CUDA_ARCH to compile for other GPUs than this machine's"))
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def _first_capability() -> str:
+    query = shutil.which("nvidia-smi")
+    if query is None:
+        return ""
+    try:
+        lines = run_tool((query, "--query-gpu=compute_cap", "--format=csv,noheader"), deadline_s=20.0).split()
+    except TidecError:
+        return ""
+    return lines[0] if lines else ""
+
+
+def _spelt(numbers: tuple[int, int]) -> str:
+    return f"{numbers[0]}.{numbers[1]}"
 
 
 def run_tool(command: Sequence[str], *, deadline_s: float, folder: Path | None = None) -> str:

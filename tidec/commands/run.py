@@ -23,7 +23,8 @@ from tidec.interpret.bits import Outputs, carry_out
 from tidec.pipeline import compile
 from tidec.plan.ir import Plan
 from tidec.run.compare import Difference, digest, first_difference, max_error_ulps
-from tidec.run.host import DEADLINE_S, HostJob, run_host
+from tidec.run.host import DEADLINE_S, HostJob, HostRun, run_host
+from tidec.run.loopback import run_loopback
 from tidec.run.made import Kind, make
 
 _DIGEST_SHOWN = 12
@@ -66,7 +67,7 @@ def run(
     asking = _asking(target, calls, seed, seeds, data, alpha, accumulate, is_poisoned, deadline)
     row = check_target(asking.target)
     if not (row.has_library or row.name == "python"):
-        raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python or --target host"))
+        raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host or loopback"))
     made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
     library = _library(made.path, asking.target, cache) if row.has_library else None
     ran = {stem: _run(plan, library, asking) for stem, plan in zip(made.stems, made.plans)}
@@ -141,12 +142,16 @@ def _gotten(plan: Plan, library: Path | None, asking: Asking, given: object, alp
         return
     job = HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, first_seed=asking.seed,
                   num_seeds=asking.seeds, deadline_s=asking.deadline_s)
-    ran = run_host(job)
+    ran = _carried_out(job, asking)
     yield ran.outputs, min(ran.seconds)
     other = next((i for i, d in enumerate(ran.digests) if d != ran.digests[-1]), None)
     if other is not None:
-        yield run_host(HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned,
-                               first_seed=asking.seed + other, deadline_s=asking.deadline_s)).outputs, min(ran.seconds)
+        yield _carried_out(HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned,
+                               first_seed=asking.seed + other, deadline_s=asking.deadline_s), asking).outputs, min(ran.seconds)
+
+
+def _carried_out(job: HostJob, asking: Asking) -> HostRun:
+    return run_loopback(job) if asking.target == "loopback" else run_host(job)
 
 
 def _differs(asking: Asking, plan: Plan, d: Difference) -> Diagnostic:

@@ -12,24 +12,28 @@ class Target:
     """A target: its Runner, and what a machine needs for it.
 
     runner: the header that gives tidec::Target, "" where nothing is emitted for it.  is_built: whether this version has it.
+    folders: of runtime/, what its library is compiled from.  is_cuda: nvcc compiles it.  is_virtual: its ranks share one GPU, so that no switch sums.
     """
 
     name: str
     runner: str
     needs: str
     is_built: bool
+    folders: tuple[str, ...] = ()
+    is_cuda: bool = False
+    is_virtual: bool = False
 
     @property
     def has_library(self) -> bool:
-        """Whether a bundle gets a library for it: its Runner stands in its own folder of runtime/."""
-        return self.runner.startswith(f"{self.name}/")
+        """Whether a bundle gets a library for it."""
+        return bool(self.folders)
 
 
 TARGETS = (
     Target("python", "", "Python and numpy", True),
     Target("echo", "tidec/echo.hpp", "g++", True),
-    Target("host", "host/target.hpp", "g++", True),
-    Target("loopback", "tidec/loopback.hpp", "one GPU and nvcc", False),
+    Target("host", "host/target.hpp", "g++", True, ("host",)),
+    Target("loopback", "loopback/target.hpp", "one GPU and nvcc", True, ("host", "cuda", "loopback"), is_cuda=True, is_virtual=True),
     Target("nccl", "tidec/nccl.hpp", "several GPUs, nvcc and NCCL >= 2.31", False),
 )
 

@@ -66,7 +66,7 @@ class HostRun:
 class Running:
     """A job whose processes run. processes: one a rank."""
 
-    def __init__(self, job: HostJob, objects: _Objects, processes: Sequence[subprocess.Popen]):
+    def __init__(self, job: HostJob, objects: Objects, processes: Sequence[subprocess.Popen]):
         self.processes, self._job, self._objects = tuple(processes), job, objects
 
     def finish(self) -> HostRun:
@@ -88,7 +88,7 @@ class Running:
                 process.kill()
         said = [_said(*process.communicate()) for process in self.processes]
         if any(code for code in ends.values()) or len(ends) < len(self.processes):
-            raise _stops(job, [ends.get(r) for r in range(len(self.processes))], [why for _, _, why in said])
+            raise stops(job, [ends.get(r) for r in range(len(self.processes))], [why for _, _, why in said])
         return self._objects.collect([digests for digests, _, _ in said], [nanoseconds for _, nanoseconds, _ in said])
 
 
@@ -98,10 +98,10 @@ def run_host(job: HostJob) -> HostRun:
         with started(job) as running:
             return running.finish()
     with ExitStack() as stack:
-        objects = _Objects(job, stack)
+        objects = Objects(job, stack)
         code, said = worker.run(objects.library, objects.told(range(job.plan.ranks)))
         if code:
-            raise _stops(job, [code], [said["why"]])
+            raise stops(job, [code], [said["why"]])
         return objects.collect([said["digests"]], [said["nanoseconds"]])
 
 
@@ -109,7 +109,7 @@ def run_host(job: HostJob) -> HostRun:
 def started(job: HostJob) -> Iterator[Running]:
     """A job with one process a rank, for this `with` block: none of them lives longer."""
     with ExitStack() as stack:
-        objects = _Objects(job, stack)
+        objects = Objects(job, stack)
         processes: list[subprocess.Popen] = []
         try:
             for r in range(job.plan.ranks):
@@ -127,7 +127,7 @@ def started(job: HostJob) -> Iterator[Running]:
 
 
 @dataclass(slots=True)
-class _Objects:
+class Objects:
     """The shared memory of every rank, with what the calls are given written into it."""
 
     job: HostJob
@@ -212,7 +212,7 @@ def _said(out: str, err: str) -> tuple[list[int], list[int], str]:
         return [], [], err.strip()
 
 
-def _stops(job: HostJob, ends: Sequence[int | None], reasons: Sequence[str]) -> TidecError:
+def stops(job: HostJob, ends: Sequence[int | None], reasons: Sequence[str]) -> TidecError:
     """What stopped a job. ends: exit codes, `None` of a process that had to be killed."""
     plan = job.plan
     names = [f"rank {r // plan.lanes}.{r % plan.lanes}" for r in range(plan.ranks)]
