@@ -57,7 +57,7 @@ def test_gradient_rows_are_those_of_the_layout(tmp_path):
     layout = lay_out(Group("g", 1, (Parameter("a", (7, 3), Dtype.BF16), Parameter("b", (33,), Dtype.BF16), Parameter("c", (1, 2, 2), Dtype.BF16))), 6)
     params = "".join(f"{{{p.real_elems}, {p.shard_elems}, {p.shard_bytes}, {p.start_bytes}, true}}, " for p in layout.params)
     body, want = [f"static constexpr Param params[] = {{{params}}};"], []
-    body.append("Layout layout{3, 2, 0, 0, 8, Dtype::kBf16, Reduction::kInOrder, {params, 3}, {nullptr, 0}, {nullptr, 0}, {nullptr, 0}};")
+    body.append("Layout layout{3, 2, 0, 0, 8, 1, 1, 8, Dtype::kBf16, Reduction::kInOrder, {params, 3}, {nullptr, 0}, {nullptr, 0}, {nullptr, 0}};")
     for s in range(2):
         for segment in layout.sub_slices(1, 2).segments(0, s):
             for node in range(3):

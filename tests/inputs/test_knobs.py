@@ -4,7 +4,7 @@ import random
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.knobs import FULL, NAMES, Knobs, default_knobs, parse_knobs
+from tidec.inputs.knobs import FULL, NAMES, Knobs, default_knobs, num_chunks, parse_knobs
 
 
 def refusal(settings, lanes=8, **more) -> str:
@@ -38,9 +38,10 @@ def test_k_follows_w_unless_it_is_set():
 
 
 def test_every_setting_reaches_its_knob():
-    settings = ("W=4", "k=3", "n_stg=8", "n_part=4", "n_out=3", "chunk_bytes=0", "stripes=1", "ctas_sum=4", "ctas_land=4", "cast=1", "pacing=off")
-    assert [s.partition("=")[0] for s in settings] == list(NAMES)
-    assert parse_knobs(settings, 8) == Knobs(4, 3, n_stg=8, n_part=4, n_out=3, cast=True)
+    settings = ("W=4", "k=3", "n_stg=8", "n_part=4", "n_out=3", "chunks=6", "stripes=3", "ctas_sum=4", "ctas_land=4", "cast=1", "pacing=off")
+    assert [s.partition("=")[0] for s in settings] == [name for name in NAMES if name != "chunk_bytes"]
+    assert parse_knobs(settings, 8) == Knobs(4, 3, n_stg=8, n_part=4, n_out=3, chunks=6, stripes=3, cast=True)
+    assert parse_knobs(("chunk_bytes=4096",), 8) == Knobs(8, 4, chunk_bytes=4096)
     assert parse_knobs(("cast=0", "n_out=full"), 8) == Knobs(8, 4, cast=False)
 
 
@@ -71,16 +72,41 @@ error[P006 bad-knob]: n_out=3 is below min(k, W, M-1) = min(4, 8, 7) = 4
 def test_an_unknown_knob_is_refused_with_the_nearest_one():
     assert refusal(("n_outs=3",)) == """\
 error[P006 bad-knob]: there is no knob "n_outs"
-  help: did you mean n_out?  the knobs are W, k, n_stg, n_part, n_out, chunk_bytes, stripes, ctas_sum, ctas_land, cast, pacing"""
+  help: did you mean n_out?  the knobs are W, k, n_stg, n_part, n_out, chunk_bytes, chunks, stripes, ctas_sum, ctas_land, cast, pacing"""
 
 
 def test_a_knob_that_no_plan_reads_cannot_be_set():
-    assert refusal(("stripes=2",)) == """\
-error[P006 bad-knob]: knob stripes cannot be set to 2
+    assert refusal(("ctas_sum=8",)) == """\
+error[P006 bad-knob]: knob ctas_sum cannot be set to 8
   reason: no plan reads this knob yet
-  help: leave stripes out, or write stripes=1"""
-    for setting in ("chunk_bytes=4096", "ctas_sum=8", "ctas_land=1", "pacing=on"):
+  help: leave ctas_sum out, or write ctas_sum=4"""
+    for setting in ("ctas_land=1", "pacing=on"):
         assert "no plan reads this knob yet" in refusal((setting,))
+
+
+def test_chunks_are_as_many_as_fit_a_slot_and_a_multiple_of_the_stripes():
+    # Rows of 100 elements in bf16 over four lanes: a slot of 64 bytes has 8 columns, one of 200 bytes 24.
+    rows = dict(row_elems=100, row_item_bytes=8)
+    assert num_chunks(Knobs(4, 4), **rows) == 1
+    assert num_chunks(Knobs(4, 4, chunk_bytes=64), **rows) == 13
+    assert num_chunks(Knobs(4, 4, chunk_bytes=200), **rows) == 5
+    assert num_chunks(Knobs(4, 4, chunk_bytes=200, stripes=4), **rows) == 8
+    assert num_chunks(Knobs(4, 4, chunk_bytes=1), **rows) == 13       # never less than 8 columns
+    assert num_chunks(Knobs(4, 4, stripes=3), **rows) == 3
+    assert num_chunks(Knobs(4, 4, chunks=4, stripes=3)) == 6
+
+
+def test_too_many_chunks_are_refused_with_the_size_that_fits():
+    with pytest.raises(TidecError) as caught:
+        num_chunks(Knobs(8, 4, chunk_bytes=1000), row_elems=10**6, row_item_bytes=16)
+    assert str(caught.value) == """\
+error[P006 bad-knob]: chunk_bytes=1000 cuts a block of 16,000,000 bytes into 17,858 chunks, more than 256
+  help: write chunk_bytes=62592 or more"""
+    assert num_chunks(Knobs(8, 4, chunk_bytes=62592), row_elems=10**6, row_item_bytes=16) <= 256
+
+
+def test_chunks_are_said_once():
+    assert "set one of them" in refusal(("chunks=4", "chunk_bytes=4096"))
 
 
 @pytest.mark.parametrize("setting, words", REFUSED)

@@ -24,7 +24,7 @@ def test_knobs_become_the_arguments_of_the_schedule():
     assert schedule_call(asked("4x2"), GATHER) == ("tide_ag", (("cast", False), ("multicast", False)))
     assert schedule_call(asked("4x2", lowering=Lowering.NVLS, gathered=Dtype.BF16), GATHER) == ("tide_ag", (("cast", True), ("multicast", True)))
     name, arguments = schedule_call(asked("4x2", "W=1", "n_part=3", "n_out=2", "n_stg=5"), REDUCE)
-    assert name == "tide_rs" and dict(arguments) == dict(W=1, k=1, multicast=False, n_out=2, n_part=3, n_stg=5)
+    assert name == "tide_rs" and dict(arguments) == dict(W=1, k=1, multicast=False, n_out=2, n_part=3, n_stg=5, chunks=1, stripes=1)
     assert dict(schedule_call(asked("4x2"), REDUCE)[1])["n_out"] == "full"
 
 

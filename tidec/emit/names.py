@@ -178,7 +178,7 @@ def _statement(statement: Statement, naming: Naming, depth: int) -> Iterator[str
     body = list(_body(statement.body, statement.index or (), naming, depth + 1))
     inner = _single(statement, naming)
     if inner and len(head) + len(inner) + len(_INDENT) * depth < _COMMENT_COLUMN:
-        yield _line(f"{head} {inner}", statement.spot, depth)
+        yield _line(f"{head} {inner}", _innermost(statement).spot, depth)
     else:
         yield _line(f"{head} {{", statement.spot, depth)
         yield from body
@@ -196,6 +196,11 @@ def _single(nest: Nest, naming: Naming) -> str:
         return _text(only.parts, naming).replace(",\n", ", ")
     inner = _single(only, naming)
     return f"{_text(only.head, naming)} {inner}" if inner and not only.index else ""
+
+
+def _innermost(statement: Statement) -> Line:
+    """The op on that one line: the schedule's line that is told is its own."""
+    return statement if isinstance(statement, Line) else _innermost(statement.body[0])
 
 
 def _text(parts: Sequence[Part], naming: Naming) -> str:

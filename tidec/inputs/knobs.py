@@ -130,7 +130,7 @@ def num_chunks(knobs: Knobs, *, row_elems: int = 0, row_item_bytes: int = 1) -> 
         count = max(1, -(-row_elems // chunk_elems))
         if count > MAX_CHUNKS:
             raise _bad(f"chunk_bytes={knobs.chunk_bytes} cuts a block of {row_elems * row_item_bytes:,} bytes into {count:,} chunks, more than {MAX_CHUNKS}",
-                       help=f"write chunk_bytes={-(-row_elems * row_item_bytes // MAX_CHUNKS)} or more")
+                       help=f"write chunk_bytes={-(-row_elems // (MAX_CHUNKS * CHUNK_ALIGNMENT_ELEMS)) * CHUNK_ALIGNMENT_ELEMS * row_item_bytes} or more")
     return -(-count // knobs.stripes) * knobs.stripes
 
 

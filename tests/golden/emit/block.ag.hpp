@@ -59,7 +59,7 @@ void issue(Runner& runner, const Rank& rank, Call call) {
   ops.wait(kScatter, kReady().by(n, j), e + 1);                                                                      // schedules/tide_ag.py:65
   const int64_t bank = e % 2;                                                                                        // schedules/tide_ag.py:61 from 66
   ops.begin_set(kScatter);                                                                                           // schedules/tide_ag.py:61 from 66
-  for (int64_t o = 0; o < L; ++o) ops.copy(kScatter, kStage(0).at(n, j), kLand(bank, n, j).at(n, o));                // schedules/tide_ag.py:61 from 66
+  for (int64_t o = 0; o < L; ++o) ops.copy(kScatter, kStage(0).at(n, j), kLand(bank, n, j).at(n, o));                // schedules/tide_ag.py:58 from 66
   ops.end_set(kScatter);                                                                                             // schedules/tide_ag.py:61 from 66
   ops.join(kScatter);                                                                                                // schedules/tide_ag.py:67
   for (int64_t h = 1; h < M; h *= 2) {                                                                               // schedules/tide_ag.py:69

@@ -27,7 +27,7 @@ constexpr tidec_spot kSpots_block_ag[] = {
     {58, "schedules/tide_ag.py:64"},
     {59, "schedules/tide_ag.py:65"},
     {61, "schedules/tide_ag.py:61 from 66"},
-    {62, "schedules/tide_ag.py:61 from 66"},
+    {62, "schedules/tide_ag.py:58 from 66"},
     {63, "schedules/tide_ag.py:61 from 66"},
     {64, "schedules/tide_ag.py:67"},
     {80, "schedules/tide_ag.py:74"},

@@ -94,7 +94,7 @@ void issue(Runner& runner, const Rank& rank, Call call) {
           ops.put(kNet, kOutbox(bank, summed_J % 3).at(n, j), kInbox(gen, (j + c) % 4).at(peer, j),                  // schedules/tide_rs.py:118
                   kArrived(c).at(peer, j), level, kSent(summed_J).at(n, j), e + 1);                                  // schedules/tide_rs.py:118
         }
-        for (int64_t c = c_begin; c < c_end; ++c) ops.wait(kNet, kArrived(c).by(back(n - c, M), j), level);          // schedules/tide_rs.py:120
+        for (int64_t c = c_begin; c < c_end; ++c) ops.wait(kNet, kArrived(c).by(back(n - c, M), j), level);          // schedules/tide_rs.py:121
         for (int64_t J = p_1 + 2 * w + r + 3; J < least(p_1 + c_end + 2, 2 * M - 2); ++J) {                          // schedules/tide_rs.py:124
           ops.wait(kRead, kSent(J - 3).by(n, j), e + 1);                                                             // schedules/tide_rs.py:82 from 125
           const int64_t freed_level = e * (2 * M) + J + 1;                                                           // schedules/tide_rs.py:72 from 126, 80
