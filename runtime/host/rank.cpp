@@ -6,7 +6,10 @@
 namespace tidec::host {
 
 void poison(char* at, int64_t bytes) {
-  for (int64_t i = 0; i + 1 < bytes; i += 2) std::memcpy(at + i, &kPoison, 2);
+  const uint64_t four = kPoison * 0x0001000100010001u;
+  int64_t i = 0;
+  for (; i + 8 <= bytes; i += 8) std::memcpy(at + i, &four, 8);
+  if (i < bytes) std::memcpy(at + i, &four, static_cast<size_t>(bytes - i));
 }
 
 uint64_t Draw::next() {

@@ -94,7 +94,7 @@ def zero_ranges(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 def poisoned(num_bytes: int) -> np.ndarray:
     """Memory that is NaN in every type, at every even address."""
-    return np.resize(np.frombuffer(POISON.to_bytes(2, "little"), np.uint8), num_bytes)
+    return np.full(num_bytes // 2 + 1, POISON, np.uint16).view(np.uint8)[:num_bytes]
 
 
 class _Player:

@@ -54,7 +54,10 @@ def digest(plan: Plan, outputs: Outputs) -> str:
 
 
 def max_error_ulps(plan: Plan, given: Given, outputs: Outputs, *, alpha: float = 1.0, accumulate: bool = False) -> float:
-    """By how much an output misses the fp64 result at most, in units of the last place of the delivered type; finite values only."""
+    """By how much an output misses the fp64 result at most, in units of the last place of the delivered type; finite values only.
+
+    In a sum the unit is that of the sum of the terms' sizes, so that terms which cancel do not make it look worse than its additions are.
+    """
     errors = [0.0]
     for e in range(given.calls):
         if plan.collective is Collective.ALL_GATHER:
@@ -87,13 +90,13 @@ def _named(plan: Plan, e: int, r: int, at: int, got: np.integer, wanted: np.inte
     raise AssertionError((e, r, at))
 
 
-def _ulps(got: np.ndarray, wanted: np.ndarray, dtype: Dtype) -> float:
-    """The largest distance of finite values, in units of the last place of the wanted one."""
+def _ulps(got: np.ndarray, wanted: np.ndarray, size: np.ndarray, dtype: Dtype) -> float:
+    """The largest distance of finite values, in units of the last place of a number of that size."""
     digits, least = {Dtype.BF16: (7, -126), Dtype.FP16: (10, -14), Dtype.FP32: (23, -126), Dtype.FP64: (52, -1022)}[dtype]
     keep = np.isfinite(wanted) & np.isfinite(got)
     if not keep.any():
         return 0.0
-    exponent = np.maximum(np.frexp(wanted[keep])[1] - 1, least)
+    exponent = np.maximum(np.frexp(size[keep])[1] - 1, least)
     return float(np.max(np.abs(got[keep] - wanted[keep]) / np.exp2((exponent - digits).astype(np.float64))))
 
 
@@ -111,7 +114,7 @@ def _gather_error(plan: Plan, given: Given, outputs: Outputs, e: int, p: int) ->
     wanted = _as_fp64(whole, source)[: param.real_elems]
     at = param.start_bytes * plan.ranks
     with np.errstate(all="ignore"):
-        return max(_ulps(_as_fp64(row[at : at + param.real_elems * param.item_bytes], target), wanted, target) for row in outputs[e])
+        return max(_ulps(_as_fp64(row[at : at + param.real_elems * param.item_bytes], target), wanted, wanted, target) for row in outputs[e])
 
 
 def _reduce_error(plan: Plan, given: Given, outputs: Outputs, e: int, p: int, alpha: float, accumulate: bool) -> float:
@@ -119,13 +122,14 @@ def _reduce_error(plan: Plan, given: Given, outputs: Outputs, e: int, p: int, al
     if not param.packed_elems:
         return 0.0
     with np.errstate(all="ignore"):
-        total = sum(_as_fp64(given.inputs[e][r][p], plan.gradient_dtype) for r in range(plan.ranks)) * float(np.float32(alpha))
-        error = 0.0
+        terms = [_as_fp64(given.inputs[e][r][p], plan.gradient_dtype) * float(np.float32(alpha)) for r in range(plan.ranks)]
+        total, sizes, error = sum(terms), sum(map(np.abs, terms)), 0.0
         for r in range(plan.ranks):
             first = min(r * param.shard_elems, param.real_elems)
-            wanted = total[first : first + param.shard_elems]
+            wanted, size = (x[first : first + param.shard_elems] for x in (total, sizes))
             here = slice(param.packed_start, param.packed_start + wanted.size)
             if accumulate:
-                wanted = wanted + given.before[e][r].view(np.float32)[here].astype(np.float64)
-            error = max(error, _ulps(outputs[e][r].view(np.float32)[here].astype(np.float64), wanted, Dtype.FP32))
+                before = given.before[e][r].view(np.float32)[here].astype(np.float64)
+                wanted, size = wanted + before, size + np.abs(before)
+            error = max(error, _ulps(outputs[e][r].view(np.float32)[here].astype(np.float64), wanted, size, Dtype.FP32))
         return error
