@@ -85,7 +85,9 @@ struct Sum {
     int64_t tiles = 0;
     for (int64_t i = 0; i < count; ++i) {
       const SumPiece& p = call.pieces[first + i];
-      const int64_t row_tiles = (p.elems + kTile - 1) / kTile;
+      // A row's first tile ends at a line of the destination; how far that is may differ from row to row.
+      const int64_t before = p.rows == 1 || p.into_pitch % kLine == 0 ? static_cast<int64_t>(reinterpret_cast<uint64_t>(call.into + p.into) % kLine) / 4 : kLine / 4 - 1;
+      const int64_t row_tiles = (p.elems + before + kTile - 1) / kTile;
       args.pieces[i] = {p.own, p.own_pitch, p.staged, p.staged_pitch, p.into, p.into_pitch, p.elems, static_cast<uint32_t>(tiles), static_cast<uint32_t>(row_tiles)};
       tiles += row_tiles * p.rows;
       if (tiles > kMaxTiles) return cudaErrorInvalidValue;

@@ -38,7 +38,7 @@ struct SumShape {
   static constexpr int kVectors = kTile / (4 * 32 * kWarps);
   // Vectors whose loads are in flight together: registers bound it.
   static constexpr int kBatch = std::min(kVectors, kLanes <= 4 ? 4 : 2);
-  static_assert(kStages >= 2, "two stages do not fit: take smaller tiles");
+  static_assert(kStages >= 2, "too few stages fit: take smaller tiles");
   static_assert(kVectors >= 1 && kVectors % kBatch == 0 && kTile % (4 * 32 * kWarps) == 0, "a tile is a whole number of vectors a thread");
 };
 
@@ -65,14 +65,21 @@ struct SumArgs {
   SumRows pieces[kPieces];
 };
 
+// How the values of a tile lie. kAligned: vectors but for a few at the ends.  kShifted: no vectors.  kWhole: kTile of them, all vectors.
+enum class Lie : uint8_t { kAligned, kShifted, kWhole };
+
 // A tile in a stage: where it goes, how many values it has, and at which byte of a slot they begin. A value lies in its slot as far from a line
 // as it does in memory.
-struct SumTile {
+struct alignas(16) SumTile {
   float* into;
-  uint32_t elems;
+  uint16_t elems;
   uint8_t staged_at;
   uint8_t own_at;
   uint8_t into_at;
+  Lie lie;
+
+  // Values before the first one that begins a vector of the destination.
+  __device__ __forceinline__ uint32_t head() const { return min((0u - into_at / 4) & 3u, static_cast<uint32_t>(elems)); }
 };
 
 template <int kStages>
@@ -104,7 +111,7 @@ struct SumFeed {
   Granules into;
 };
 
-template <class T, int kTile, class Args>
+template <class T, int kLanes, int kTile, class Args>
 __device__ __forceinline__ SumFeed sum_feed(const Args& args, uint32_t tile) {
   uint32_t low = 0, high = args.num_pieces - 1;
   while (low < high) {
@@ -116,18 +123,25 @@ __device__ __forceinline__ SumFeed sum_feed(const Args& args, uint32_t tile) {
     }
   }
   const SumRows& p = args.pieces[low];
-  const uint32_t row = (tile - p.first_tile) / p.row_tiles;
-  const int64_t first = static_cast<int64_t>((tile - p.first_tile) - row * p.row_tiles) * kTile;
-  SumFeed f;
-  f.tile.elems = static_cast<uint32_t>(min(p.elems - first, static_cast<int64_t>(kTile)));
+  const uint32_t row = (tile - p.first_tile) / p.row_tiles, column = (tile - p.first_tile) - row * p.row_tiles;
+  char* const into_row = args.into + p.into + row * p.into_pitch;
+  // All tiles of a row but the first one begin at a line of the destination, so that a warp's stores touch no line in parts.
+  const int64_t before = past_line(into_row) / 4, start = static_cast<int64_t>(column) * kTile - before;
+  const int64_t first = max(start, int64_t{0}), end = min(start + kTile, p.elems);
+  SumFeed f{};
+  if (end <= first) return f;
+  f.tile.elems = static_cast<uint16_t>(end - first);
   const uint32_t bytes = f.tile.elems * sizeof(T);
   const char* own = p.own + row * p.own_pitch + first * static_cast<int64_t>(sizeof(T));
   const char* staged = args.staged[0] + p.staged + row * p.staged_pitch + first * static_cast<int64_t>(sizeof(T));
-  char* into = args.into + p.into + row * p.into_pitch + first * 4;
+  char* into = into_row + first * 4;
   f.tile.into = reinterpret_cast<float*>(into);
   f.tile.own_at = static_cast<uint8_t>(past_line(own));
   f.tile.staged_at = static_cast<uint8_t>(past_line(staged));
   f.tile.into_at = static_cast<uint8_t>(past_line(into));
+  const uint32_t head = f.tile.head() * sizeof(T);
+  const bool is_aligned = (f.tile.own_at + head) % (4 * sizeof(T)) == 0 && (kLanes == 1 || (f.tile.staged_at + head) % (4 * sizeof(T)) == 0);
+  f.tile.lie = !is_aligned ? Lie::kShifted : head == 0 && f.tile.elems == kTile ? Lie::kWhole : Lie::kAligned;
   f.own = granules(own, bytes);
   f.staged = granules(staged, bytes);
   f.into = granules(into, f.tile.elems * 4);
@@ -155,35 +169,36 @@ __device__ __forceinline__ float sum_one(const char* stage, const SumTile& t, ui
   return sum;
 }
 
-// The vectors of a tile, from element `head` up to `end`. Loads of a batch come before its stores, so that they are in flight together; what is
-// read past the end lies in the stage and is not stored.
-template <class T, int kLanes, bool kAccumulates, class Shape, bool kAligned>
+// The vectors of a tile, from element `head` up to `end`. Loads of a batch come before its stores, so that they are in
+// flight together; what is read past the end lies in the stage and is not stored.
+template <class T, int kLanes, bool kAccumulates, class Shape, bool kWhole, bool kAligned>
 __device__ __forceinline__ void sum_vectors(const char* stage, const SumTile& t, uint32_t head, uint32_t end, float alpha) {
   constexpr uint32_t kStep = 4 * 32 * Shape::kWarps;
 #pragma unroll
   for (int first = 0; first < Shape::kVectors; first += Shape::kBatch) {
+    if (!kWhole && head + first * kStep >= end) break;
     const uint32_t start = head + first * kStep + 4 * threadIdx.x;
-    if (head + first * kStep >= end) break;
     float4 sums[Shape::kBatch];
 #pragma unroll
     for (int u = 0; u < Shape::kBatch; ++u) sums[u] = sum_four<T, kLanes, kAccumulates, Shape, kAligned>(stage, t, start + u * kStep, alpha);
 #pragma unroll
     for (int u = 0; u < Shape::kBatch; ++u) {
-      if (start + u * kStep < end) *reinterpret_cast<float4*>(t.into + start + u * kStep) = sums[u];
+      if (kWhole || start + u * kStep < end) *reinterpret_cast<float4*>(t.into + start + u * kStep) = sums[u];
     }
   }
 }
 
 template <class T, int kLanes, bool kAccumulates, class Shape>
 __device__ __forceinline__ void sum_tile(const char* stage, const SumTile& t, float alpha) {
-  const uint32_t head = min((0u - t.into_at / 4) & 3u, t.elems);
-  const uint32_t end = head + ((t.elems - head) & ~3u);
-  constexpr uint32_t kVectorBytes = 4 * sizeof(T);
-  const uint32_t own = (t.own_at + head * sizeof(T)) % kVectorBytes, staged = kLanes > 1 ? (t.staged_at + head * sizeof(T)) % kVectorBytes : 0;
-  if ((own | staged) == 0) {
-    sum_vectors<T, kLanes, kAccumulates, Shape, true>(stage, t, head, end, alpha);
+  if (t.lie == Lie::kWhole) {
+    sum_vectors<T, kLanes, kAccumulates, Shape, true, true>(stage, t, 0, Shape::kTile, alpha);
+    return;
+  }
+  const uint32_t head = t.head(), end = head + ((t.elems - head) & ~3u);
+  if (t.lie == Lie::kAligned) {
+    sum_vectors<T, kLanes, kAccumulates, Shape, false, true>(stage, t, head, end, alpha);
   } else {
-    sum_vectors<T, kLanes, kAccumulates, Shape, false>(stage, t, head, end, alpha);
+    sum_vectors<T, kLanes, kAccumulates, Shape, false, false>(stage, t, head, end, alpha);
   }
   if (threadIdx.x < 8) {
     const uint32_t i = threadIdx.x < 4 ? threadIdx.x : end + threadIdx.x - 4;
@@ -213,20 +228,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_co
     for (uint32_t first = blockIdx.x; first < args.num_tiles; first += 32 * gridDim.x) {
       const uint32_t mine = first + lane * gridDim.x;
       SumFeed f{};
-      if (mine < args.num_tiles) f = sum_feed<T, Shape::kTile>(args, mine);
+      if (mine < args.num_tiles) f = sum_feed<T, kLanes, Shape::kTile>(args, mine);
       for (uint32_t turn = 0; turn < 32 && first + turn * gridDim.x < args.num_tiles; ++turn) {
         if (lane == turn) {
           wait(&head.empty[s], parity ^ 1);
           head.tiles[s] = f.tile;
           char* const stage = stages + s * Shape::kStageBytes;
+          // NOTE: a tile of nothing only arrives.
           arrive_expecting(&head.full[s], (kLanes - 1) * f.staged.bytes + f.own.bytes + (kAccumulates ? f.into.bytes : 0));
-          // The other lanes' rows lie like the first one's in their slots.
-          char* slot = stage + past_line(f.staged.from);
-          for (int i = 0; i < kLanes - 1; ++i, slot += Shape::kSlotBytes) {
-            load_bulk(slot, f.staged.from + (args.staged[i] - args.staged[0]), f.staged.bytes, &head.full[s]);
+          if (f.tile.elems > 0) {
+            // The other lanes' rows lie like the first one's in their slots.
+            char* slot = stage + past_line(f.staged.from);
+            for (int i = 0; i < kLanes - 1; ++i, slot += Shape::kSlotBytes) {
+              load_bulk(slot, f.staged.from + (args.staged[i] - args.staged[0]), f.staged.bytes, &head.full[s]);
+            }
+            load_bulk(stage + (kLanes - 1) * Shape::kSlotBytes + past_line(f.own.from), f.own.from, f.own.bytes, &head.full[s]);
+            if constexpr (kAccumulates) load_bulk(stage + kLanes * Shape::kSlotBytes + past_line(f.into.from), f.into.from, f.into.bytes, &head.full[s]);
           }
-          load_bulk(stage + (kLanes - 1) * Shape::kSlotBytes + past_line(f.own.from), f.own.from, f.own.bytes, &head.full[s]);
-          if constexpr (kAccumulates) load_bulk(stage + kLanes * Shape::kSlotBytes + past_line(f.into.from), f.into.from, f.into.bytes, &head.full[s]);
         }
         __syncwarp();
         if (++s == Shape::kStages) s = 0, parity ^= 1;
@@ -236,7 +254,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_co
   }
   for (uint32_t tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
     wait(&head.full[s], parity);
-    sum_tile<T, kLanes, kAccumulates, Shape>(stages + s * Shape::kStageBytes, head.tiles[s], args.alpha);
+    const SumTile t = head.tiles[s];
+    sum_tile<T, kLanes, kAccumulates, Shape>(stages + s * Shape::kStageBytes, t, args.alpha);
     __syncwarp();
     if (lane == 0) arrive(&head.empty[s]);
     if (++s == Shape::kStages) s = 0, parity ^= 1;
