@@ -7,7 +7,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -128,3 +128,25 @@ def kept_proofs(own_environment: None, tmp_path: Path, _proofs: Path) -> Iterato
     yield
     if own.is_dir():
         shutil.copytree(own, _proofs, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def hosted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`hosted(plans)` is one library of them all for the host target, or for `target`, compiled once a run. Whether they are proved is not asked."""
+    from tidec.build.library import build_library
+    from tidec.emit.render import render
+    from tidec.verify.certificate import Proved
+
+    found: dict[tuple, Path] = {}
+
+    def build(plans: Sequence, *, target: str = "host", flags: Sequence[str] = ("-O1",)) -> Path:
+        key = (tuple(p.digest for p in plans), target, tuple(flags))
+        if key not in found:
+            beside = tmp_path_factory.mktemp("hosted")
+            for source in render([Proved(p, "{}") for p in plans]):
+                (beside / source.name).write_text(source.text)
+            (beside / "manifest.sha256").write_text("of no bundle\n")
+            found[key] = build_library(beside, target, flags=flags).path
+        return found[key]
+
+    return build

@@ -1,0 +1,5 @@
+"""Makes `conform_cases` importable beside these tests."""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
