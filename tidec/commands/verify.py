@@ -35,7 +35,7 @@ def _jsonable(c: Checked) -> dict[str, str]:
 
 
 def _text(report: Report, checked: list[Checked], trusted: tuple[Checked, ...]) -> str:
-    rows = [(p.stem, p.order.value, "for every node count" if p.order is Order.THEOREM else f"on {', '.join(map(str, p.nodes))} nodes") for p in report.plans]
+    rows = [(p.stem, p.order.value, "for every node count" if p.order is Order.THEOREM else f"unfolded on M = {', '.join(map(str, p.nodes))}") for p in report.plans]
     plans = {f"{p.stem}.{end}" for p in report.plans for end in ("plan.json", "cert.json")}
     lines = [table(("plan", "order by", "which holds"), rows), "", "checked"]
     lines += [f"  {c.file or 'bundle'}: {c.what}" for c in checked if c.file not in plans]

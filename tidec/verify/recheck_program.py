@@ -8,6 +8,7 @@ import re
 
 from tidec.verify.recheck_index import families
 from tidec.verify.recheck_layout import MAX_INT64, Facts
+from tidec.verify.recheck_theorems import canonical
 from tidec.verify.recheck_words import tampered
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -162,8 +163,7 @@ class Form:
         return self.slope(x[1], name) + (1 if x[0] == "+" else -1) * self.slope(x[2], name)
 
     def op(self, op: dict, names: frozenset[str]) -> None:
-        fields = ("id", "kind", "stream", "reads", "writes", "raises", "waits", "words", "seed", "spot")
-        self.fields(op, "op", *fields, *(("context",) if "context" in op else ()))
+        self.fields(op, "op", "id", "kind", "stream", "reads", "writes", "raises", "waits", "words", "seed", "context", "spot")
         self.need(op["kind"] in _OPS and op["stream"] in self.streams and type(op["id"]) is int and op["id"] >= 0, "an op is of no known kind or stream")
         got = (len(self.items(op["reads"])), len(self.items(op["writes"])), tuple(r["event"] for r in self.items(op["raises"])), len(self.items(op["waits"])))
         self.need(got == _OPS[op["kind"]], f"a {op['kind']} reads, writes, raises or awaits something else than its kind does")
@@ -183,28 +183,28 @@ class Form:
                 self.number(x, names)
         self.pairs(op["words"], names)
         self.truth(op["seed"], names)
-        self.number(op.get("context", 0), names)
+        self.number(op["context"], names)
         self.need(op["kind"] in ("sum", "land") or op["seed"] is False, f"a {op['kind']} has no seed")
-        self.need(op["kind"] == "put" or op.get("context", 0) == 0, f"a {op['kind']} has no context")
+        self.need(op["kind"] == "put" or op["context"] == 0, f"a {op['kind']} has no context")
         self.spot(op["spot"])
 
     def edges(self, waits: list) -> None:
-        """One wait edge a wait, in order, of the flag that it names, kept by exactly the ops that raise it. Thresholds are compared where they are counted."""
+        """One wait edge a wait, in order, as the wait, the box of its flag and the ops that raise the flag give it."""
         ops = [f.op for f in families(self.program["body"])]
         flags = {f["name"]: f for f in self.program["flags"]}
-        found = iter(self.items(waits))
+        wanted = []
         for op in ops:
             for w in op["waits"]:
-                edge, flag = next(found, {}), flags[w["flag"]]
-                self.fields(edge, "waitedge", "op", "flag", "on", "node", "lane", "call", "box", "kept_by")
+                flag, key = flags[w["flag"]], w["key"]
+                num_on = len(key) if flag["each"] else len(flag["on"])
+                on = {d["name"]: k for d, k in zip(flag["on"], key)}
+                box = [
+                    {"is": "counted", "key": k, "low": _with(d["lo"], on), "high": _with(d["hi"], on)} for d, k in zip(flag["box"] if not flag["each"] else [], key[num_on:])
+                ]
                 kept = [{"is": "keeper", "op": o["id"], "event": r["event"]} for o in ops for r in o["raises"] if r["promise"]["flag"] == w["flag"]]
-                num_on = len(w["key"]) if flag["each"] else len(flag["on"])
-                want = (op["id"], w["flag"], w["key"][:num_on], w["node"], w["lane"], w["call"], kept)
-                self.need(tuple(edge[key] for key in ("op", "flag", "on", "node", "lane", "call", "kept_by")) == want, "a wait edge is not that of its wait")
-                for box, key in zip(edge["box"], w["key"][num_on:], strict=True):
-                    self.fields(box, "counted", "key", "low", "high")
-                    self.need(box["key"] == key, "a wait edge counts another key than its wait")
-        self.need(next(found, None) is None, "there are more wait edges than waits")
+                place = {key: w[key] for key in ("node", "lane", "call")}
+                wanted.append({"is": "waitedge", "op": op["id"], "flag": w["flag"], "on": key[:num_on], **place, "box": box, "kept_by": kept})
+        self.need(canonical(waits) == canonical(wanted), "its wait edges are not those of its waits")
 
     # ---- values
 
@@ -264,6 +264,13 @@ def _symbols(x: object) -> set[str]:
     if type(x) is str:
         return {x}
     return set().union(*map(_symbols, x[1:])) if type(x) is list else set()
+
+
+def _with(x: object, names: dict) -> object:
+    """The expression with names replaced by what they stand for."""
+    if type(x) is str:
+        return names.get(x, x)
+    return [x[0], *(_with(a, names) for a in x[1:])] if type(x) is list else x
 
 
 def check_program(facts: Facts, waits: list) -> None:

@@ -30,7 +30,7 @@ def transfer(op: dict) -> list:
     """The expressions of a put: where from, where to, in which uses, over which context, and which promises it keeps."""
     (source,), (target,) = op["reads"], op["writes"]
     kept = [x for r in op["raises"] for x in (r["event"] == "then", *r["promise"]["key"], r["promise"]["node"], r["promise"]["lane"], r["promise"]["call"])]
-    return [*cell(source), *source["use"], *cell(target), *target["use"], op.get("context", 0), *kept]
+    return [*cell(source), *source["use"], *cell(target), *target["use"], op["context"], *kept]
 
 
 class Ops:

@@ -118,7 +118,7 @@ class Unfolding:
             self._event(point, THEN, [start])
         for kept in op["raises"]:
             counter, value, _ = self._count(op, kept["promise"], env, is_wait=False)
-            self.raises.setdefault(counter, []).append(Raised(start + _EVENT[kept["event"]], value, read(op.get("context", 0), env)))
+            self.raises.setdefault(counter, []).append(Raised(start + _EVENT[kept["event"]], value, read(op["context"], env)))
         for wanted in op["waits"]:
             counter, value, call = self._count(op, wanted, env, is_wait=True)
             if self._threshold(self._edges[op["id"]], env) != (counter, value):
