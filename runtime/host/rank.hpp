@@ -18,7 +18,7 @@ namespace tidec::host {
 
 inline constexpr uint16_t kPoison = 0x7fc0;
 
-// Fills memory with NaN: in bf16, fp16, fp32 and fp64.
+// Fills memory with NaN: in bf16, fp16 and fp32.
 void poison(char* at, int64_t bytes);
 
 // A small generator: the same numbers on every machine.

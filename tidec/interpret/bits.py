@@ -93,7 +93,7 @@ def zero_ranges(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def poisoned(num_bytes: int) -> np.ndarray:
-    """Memory that is NaN in every type, at every even address."""
+    """Memory that is NaN in bf16, fp16 and fp32."""
     return np.full(num_bytes // 2 + 1, POISON, np.uint16).view(np.uint8)[:num_bytes]
 
 
