@@ -37,7 +37,7 @@ class HostJob:
 
     num_seeds: runs, from seed first_seed on; each draws another interleaving, and seed 0 is the plain one.
     is_in_process: all ranks here, as threads or drawn one op after the other. is_threaded: a thread a stream, else one a process.
-    is_scalar: sums one value at a time. deadline_s: of every wait.
+    is_scalar: sums one value at a time. deadline_s: of every wait. entry: the library's function that runs ranks.
     """
 
     library: Path
@@ -52,6 +52,7 @@ class HostJob:
     is_threaded: bool = False
     is_scalar: bool = False
     deadline_s: float = DEADLINE_S
+    entry: str = "tidec_host_run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ class Running:
 
     def __init__(self, job: HostJob, objects: Objects, processes: Sequence[subprocess.Popen]):
         self.processes, self._job, self._objects = tuple(processes), job, objects
+
+    def silence(self) -> float:
+        """Seconds for which the most silent rank has neither moved nor looked; 0 before all have come."""
+        return self._objects.silence()
 
     def finish(self) -> HostRun:
         """Wait for the end. Raises R001 where a rank stops, is killed, or is silent for longer than all deadlines."""
@@ -170,10 +175,10 @@ class Objects:
         """What the worker of these ranks is told."""
         job = self.job
         return {
-            "library": os.fspath(job.library), "program": self._number, "calls": job.given.calls, "first_seed": job.first_seed, "num_seeds": job.num_seeds,
+            "library": os.fspath(job.library), "entry": job.entry, "program": self._number, "calls": job.given.calls, "first_seed": job.first_seed, "num_seeds": job.num_seeds,
             "deadline_ms": max(1, round(1000 * job.deadline_s)), "alpha": job.alpha, "accumulate": job.accumulate, "threads": job.is_threaded,
             "scalar": job.is_scalar, "poison": job.is_poisoned, "zero": zero_ranges(job.plan), "objects": self.files, "first_rank": ranks.start,
-            "num_ranks": len(ranks),
+            "num_ranks": len(ranks), "parent": os.getpid(),
         }
 
     def silence(self) -> float:

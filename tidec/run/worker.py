@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import sys
 
@@ -48,11 +49,17 @@ def open_library(path: str) -> ctypes.CDLL:
     library.tidec_program_at.restype, library.tidec_program_at.argtypes = ctypes.POINTER(Program), [ctypes.c_int64]
     library.tidec_host_size.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(Sizes)]
     library.tidec_host_input_at.restype, library.tidec_host_input_at.argtypes = ctypes.c_int64, [ctypes.c_int64, ctypes.c_int64]
-    library.tidec_host_run.argtypes = [
+    return library
+
+
+def entry(library: ctypes.CDLL, name: str) -> ctypes._CFuncPtr:
+    """The function that runs ranks of a job, of that name, typed: all of them are called alike."""
+    run = getattr(library, name)
+    run.argtypes = [
         ctypes.POINTER(HostJob), ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int64),
         ctypes.c_char_p, ctypes.c_int64,
     ]
-    return library
+    return run
 
 
 def run(library: ctypes.CDLL, told: dict) -> tuple[int, dict]:
@@ -61,17 +68,21 @@ def run(library: ctypes.CDLL, told: dict) -> tuple[int, dict]:
     job = HostJob(*(told[name] for name, _ in HostJob._fields_[:-2]), len(told["zero"]), zero)
     objects, num = told["objects"], told["num_seeds"]
     digests, nanoseconds, message = (ctypes.c_uint64 * num)(), (ctypes.c_int64 * num)(), ctypes.create_string_buffer(MESSAGE_BYTES)
-    code = library.tidec_host_run(
+    code = entry(library, told["entry"])(
         ctypes.byref(job), told["first_rank"], told["num_ranks"], (ctypes.c_int32 * len(objects))(*objects), digests, nanoseconds, message, MESSAGE_BYTES)
-    return code, {"digests": list(digests), "nanoseconds": list(nanoseconds), "why": message.value.decode(errors="replace")}
+    if code:
+        return code, {"digests": [], "nanoseconds": [], "why": message.value.decode(errors="replace")}
+    return code, {"digests": list(digests), "nanoseconds": list(nanoseconds), "why": ""}
 
 
 def main() -> int:
     """The script."""
-    # It goes with the process that started it, whatever ends that one.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     told = json.loads(sys.argv[1])
+    # It goes with the process that started it, whatever ends that one; if that has ended already, at once.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != told["parent"]:
+        return 1
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     code, said = run(open_library(told["library"]), told)
     print(json.dumps(said))
     return code

@@ -1,0 +1,195 @@
+"""The host target: interleavings, deadlines, and what is left of a job that does not end well."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tidec.build.library import build_library
+from tidec.emit.render import render
+from tidec.errors import Exit, TidecError
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import parse_topology
+from tidec.interpret.bits import carry_out
+from tidec.plan.ir import Plan
+from tidec.plan.lower import lower
+from tidec.run import worker
+from tidec.run.compare import first_difference
+from tidec.run.host import HostJob, run_host, started
+from tidec.run.made import make
+from tidec.shipped import folder
+from tidec.verify.certificate import Proved
+
+GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+# Enough seeds that a job is under way for minutes, unless something ends it.
+ENDLESS = 5_000_000
+
+
+def plan_of(topo: str, collective: Collective, *knobs: str) -> Plan:
+    topology = parse_topology(topo)
+    group = Group("g", 1, tuple(Parameter(f"p{i}", s, Dtype.BF16) for i, s in enumerate(((7, 3), (33,), (50, 6)))))
+    return lower(Ask(topology, group, Lowering.P2P, parse_knobs(knobs, topology.lanes, nodes=topology.nodes)), collective)
+
+
+PLANS = [plan_of("5x2", REDUCE), plan_of("5x2", REDUCE, "k=1", "n_out=1", "n_part=2", "stripes=2", "chunks=2"), plan_of("5x2", GATHER), plan_of("2x2", REDUCE)]
+
+
+def job_of(plan: Plan, hosted, **rest) -> HostJob:
+    calls = rest.pop("calls", 3)
+    return HostJob(hosted(PLANS), plan, make(plan, calls=calls, is_poisoned=True), is_poisoned=True, **rest)
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether none of these processes is left, within ten seconds."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3] for pid in pids):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_every_plan_gives_one_digest_in_a_hundred_interleavings(hosted):
+    for plan in PLANS:
+        job = job_of(plan, hosted, is_in_process=True, num_seeds=100)
+        ran = run_host(job)
+        assert len(set(ran.digests)) == 1 and first_difference(plan, ran.outputs, carry_out(plan, job.given, is_poisoned=True)) is None
+
+
+def test_a_seed_is_the_same_alone_and_in_a_row(hosted):
+    job = job_of(PLANS[0], hosted, is_in_process=True, num_seeds=4, first_seed=5)
+    assert run_host(replace(job, first_seed=7, num_seeds=1)).digests[0] == run_host(job).digests[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [dict(), dict(is_in_process=True)], ids=["processes", "one process"])
+def test_a_thousand_interleavings_of_ten_ranks_give_one_digest(how, hosted):
+    for plan in PLANS[:2]:
+        job = job_of(plan, hosted, first_seed=1, num_seeds=1000, **how)
+        ran = run_host(job)
+        assert len(ran.digests) == 1000 and len(set(ran.digests)) == 1
+        assert first_difference(plan, ran.outputs, carry_out(plan, job.given, is_poisoned=True)) is None
+
+
+def test_workers_load_nothing_but_ctypes():
+    shown = subprocess.run((sys.executable, "-I", "-S", "-c", f"import runpy, sys; runpy.run_path({worker.__file__!r}); print(*sys.modules)"), capture_output=True,
+                           text=True, check=True).stdout.split()
+    assert "ctypes" in shown and not {"torch", "pybind11", "numpy", "tidec"} & {m.split(".")[0] for m in shown}
+
+
+# ---- what stops
+
+
+def without(old: str, new: str = "") -> str:
+    """The library's header with one line less; the plan is not changed."""
+    (header, *_) = render([Proved(PLANS[3], "{}")])
+    found = [line for line in header.text.splitlines() if old in line]
+    assert len(found) == 1, (old, found)
+    return header.text.replace(found[0], new)
+
+
+def broken(beside: Path, text: str) -> Path:
+    for source in render([Proved(PLANS[3], "{}")]):
+        (beside / source.name).write_text(text if source.name == "g.rs.hpp" else source.text)
+    (beside / "manifest.sha256").write_text("of no bundle\n")
+    return build_library(beside, "host", flags=("-O0",)).path
+
+
+@pytest.mark.parametrize("how", [dict(), dict(is_in_process=True), dict(is_in_process=True, is_threaded=True)], ids=["processes", "one process", "threads"])
+def test_a_signal_that_nobody_gives_stops_the_job_and_is_named(how, hosted, tmp_path_factory):
+    library = _silent(tmp_path_factory)
+    before, start = shared_memory(), time.monotonic()
+    with pytest.raises(TidecError) as caught:
+        run_host(HostJob(library, PLANS[3], make(PLANS[3], calls=2), deadline_s=0.5, **how))
+    assert time.monotonic() - start < 8 and caught.value.exit is Exit.REFUTED
+    (d,) = caught.value.diagnostics
+    found = re.search(r'the reduce-scatter of "g" stops: rank (\d\.\d), stream (\w+), call 0: (\w+) by rank (\d\.\d) is 0, and 1 is awaited', d.sentence)
+    assert found and found[3] == "owned", d.sentence
+    assert f"missing: rank {found[4]} has not raised owned to 1" in d.reason
+    assert d.spots[0].file == "schedules/tide_rs.py" and "s.wait(owned[p])" in Path(folder("schedules") / "tide_rs.py").read_text().splitlines()[d.spots[0].line - 1]
+    assert shared_memory() == before
+
+
+_LIBRARIES: dict[str, Path] = {}
+
+
+def _silent(tmp_path_factory) -> Path:
+    if "silent" not in _LIBRARIES:
+        _LIBRARIES["silent"] = broken(tmp_path_factory.mktemp("silent"), without("ops.signal(kRead, kOwned()"))
+    return _LIBRARIES["silent"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_rank_that_is_stopped_or_killed_is_named_and_nothing_is_left(how, hosted):
+    before = shared_memory()
+    with started(job_of(PLANS[3], hosted, num_seeds=ENDLESS, deadline_s=1.0)) as running:
+        pids = [p.pid for p in running.processes]
+        until_it_runs(running)
+        os.kill(pids[2], how)
+        start = time.monotonic()
+        with pytest.raises(TidecError) as caught:
+            running.finish()
+        assert time.monotonic() - start < 10
+        assert all(p.poll() not in (None, 0) for p in running.processes)
+    (d,) = caught.value.diagnostics
+    assert "silent: rank 1.0 for" in d.reason and ("rank 1.0 was killed by signal 9" in d.reason or "rank 1.0 did not end, and was killed" in d.reason), str(d)
+    assert (d.spots and d.spots[0].file == "schedules/tide_rs.py") or "between two runs" in d.sentence, str(d)
+    assert gone(pids) and shared_memory() == before
+
+
+def until_it_runs(running) -> None:
+    """All ranks have come."""
+    until = time.monotonic() + 20
+    while running.silence() == 0.0:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tidec.plan.stored import plan_from_json
+from tidec.run.host import HostJob, started
+from tidec.run.made import make
+plan = plan_from_json(Path(sys.argv[2]).read_text())
+with started(HostJob(Path(sys.argv[1]), plan, make(plan, calls=3), num_seeds=%d)) as running:
+    print(*(p.pid for p in running.processes), flush=True)
+    running.finish()
+""" % ENDLESS
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+def test_no_process_outlives_the_one_that_started_it(how, hosted, tmp_path):
+    before = shared_memory()
+    (tmp_path / "plan.json").write_text(PLANS[3].to_json())
+    parent = subprocess.Popen((sys.executable, "-c", SCRIPT, str(hosted(PLANS)), str(tmp_path / "plan.json")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env={**os.environ, "PYTHONPATH": str(folder("runtime").parent)})
+    try:
+        pids = list(map(int, parent.stdout.readline().split()))
+        assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() is False for pid in pids)
+        parent.send_signal(how)
+        assert parent.wait(20) != 0 and gone(pids) and shared_memory() == before
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+
+
+def test_a_library_of_another_plan_is_refused(hosted):
+    other = plan_of("2x2", REDUCE, "n_stg=1")
+    with pytest.raises(TidecError, match="E002.*does not hold plan"):
+        run_host(HostJob(hosted(PLANS), other, make(other, calls=1)))
