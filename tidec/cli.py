@@ -197,7 +197,7 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
     page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
     page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
-                                                           "compile makes; loopback needs nvcc; nccl is not built yet (exit 6)")
+                                                           "compile makes; loopback, and nccl for one node, need nvcc")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
@@ -230,7 +230,7 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     _add_asked(page, is_required=False)
     _add_knobs(page)
     page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders), host (default: a process a rank) or loopback (all "
-                                                                           "ranks on one GPU); nccl is not built yet (exit 6)")
+                                                                           "ranks on one GPU) or nccl (a GPU a rank, one node)")
     page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
     page.add_argument("--seed", metavar="S", default="1", help="what draws the interleaving; 0 is the plain one (default: 1)")
     page.add_argument("--seeds", metavar="N", default="1", help="interleavings in one launch, from seed S on (default: 1)")

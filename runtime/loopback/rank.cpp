@@ -101,11 +101,7 @@ cudaStream_t VirtualRank::stream(const Stream& s) {
   return streams_[found->second];
 }
 
-CounterName VirtualRank::name(const Counter& c, int64_t owner, int64_t raiser) const {
-  return {owner, raiser, c.flag->index, std::vector<int64_t>(c.keys, c.keys + c.num_keys)};
-}
-
-void* VirtualRank::counter(const Counter& c, int64_t owner, int64_t raiser) { return job_.counters->word(name(c, owner, raiser)); }
+void* VirtualRank::counter(const Counter& c, int64_t owner, int64_t raiser) { return job_.counters->word(cuda::name_of(c, owner, raiser)); }
 
 // ---- what the World is asked
 
@@ -117,8 +113,8 @@ void VirtualRank::put(const Stream& s, const cuda::Copy& copy, int64_t to, const
   std::vector<cuda::Copy> one = {copy};
   cuda::copy_all(wire, one);
   const int64_t lanes = job_.program.lanes;
-  const CounterName arrived = name(then.counter, then.rank.node * lanes + then.rank.lane, number_);
-  const CounterName reusable = name(done.counter, done.rank.node * lanes + done.rank.lane, number_);
+  const CounterName arrived = cuda::name_of(then.counter, then.rank.node * lanes + then.rank.lane, number_);
+  const CounterName reusable = cuda::name_of(done.counter, done.rank.node * lanes + done.rank.lane, number_);
   cuda::write_counter(wire, job_.counters->word(arrived), static_cast<uint64_t>(then.value));
   cuda::write_counter(wire, job_.counters->word(reusable), static_cast<uint64_t>(done.value));
   job_.issued[arrived] = static_cast<uint64_t>(then.value);
@@ -140,7 +136,7 @@ void VirtualRank::free(const Stream& s, const Extent& extent) {
 
 void VirtualRank::waits(const Stream& s, const Level& level, int line) {
   const int64_t raiser = level.rank.node * job_.program.lanes + level.rank.lane;
-  awaited_.push_back({name(level.counter, number_, raiser), static_cast<uint64_t>(level.value), line, call_, s.name, level.counter.flag->name});
+  awaited_.push_back({cuda::name_of(level.counter, number_, raiser), static_cast<uint64_t>(level.value), line, call_, s.name, level.counter.flag->name});
 }
 
 // ---- issue
@@ -151,7 +147,7 @@ bool VirtualRank::issue_some() {
     const host::Op& op = ops_[next_].op;
     if (is_open_ && !op.in_set) close_set();
     if (op.kind == host::Kind::kWait && op.first.value > 0) {
-      const CounterName wanted = name(op.first.counter, number_, op.first.rank.node * job_.program.lanes + op.first.rank.lane);
+      const CounterName wanted = cuda::name_of(op.first.counter, number_, op.first.rank.node * job_.program.lanes + op.first.rank.lane);
       const auto found = job_.issued.find(wanted);
       if (found == job_.issued.end() || found->second < static_cast<uint64_t>(op.first.value)) return has_issued;
       if (has_issued && !op.in_set) {
@@ -187,7 +183,7 @@ void VirtualRank::issue(size_t i) {
     case host::Kind::kWait: issuer_.wait(s, op.first, op.line); break;
     case host::Kind::kSignal:
       issuer_.signal(s, op.first);
-      job_.issued[name(op.first.counter, op.first.rank.node * job_.program.lanes + op.first.rank.lane, number_)] = static_cast<uint64_t>(op.first.value);
+      job_.issued[cuda::name_of(op.first.counter, op.first.rank.node * job_.program.lanes + op.first.rank.lane, number_)] = static_cast<uint64_t>(op.first.value);
       break;
     case host::Kind::kCopy: issuer_.copy(s, op.move); break;
     case host::Kind::kPut: issuer_.put(s, op.move, op.first, op.second, op.context); break;
@@ -217,21 +213,6 @@ void VirtualRank::meet(cudaStream_t end) {
 
 void VirtualRank::start_after(cudaEvent_t event) {
   for (const cuda::OwnStream& s : streams_) cuda::check(cudaStreamWaitEvent(s, event, 0), "cudaStreamWaitEvent");
-}
-
-std::string VirtualRank::stuck(const std::map<CounterName, uint64_t>& values) const {
-  for (const Awaited& a : awaited_) {
-    const auto found = values.find(a.counter);
-    const uint64_t is = found == values.end() ? 0 : found->second;
-    if (is >= a.value) continue;
-    const auto& [owner, raiser, flag, keys] = a.counter;
-    std::string text = a.flag;
-    for (size_t i = 0; i < keys.size(); ++i) text += (i == 0 ? "[" : ", ") + std::to_string(keys[i]);
-    if (!keys.empty()) text += "]";
-    return "rank " + job_.rank_name(owner) + ", stream " + a.stream + ", call " + std::to_string(a.call) + ": " + text + " by rank " + job_.rank_name(raiser) + " is " +
-           std::to_string(is) + ", and " + std::to_string(a.value) + " is awaited\n  at " + job_.spot(a.line);
-  }
-  return "";
 }
 
 uint64_t VirtualRank::take() {

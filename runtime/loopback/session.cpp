@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 namespace tidec::loopback {
 
@@ -111,16 +112,6 @@ Job::~Job() {
   for (char* base : objects) munmap(base, static_cast<size_t>(sizes.object_bytes));
 }
 
-std::string Job::rank_name(int64_t rank) const { return std::to_string(rank / program.lanes) + "." + std::to_string(rank % program.lanes); }
-
-std::string Job::spot(int line) const {
-  const std::string here = std::string(program.header) + ":" + std::to_string(line);
-  for (int64_t i = 0; i < program.num_spots; ++i) {
-    if (program.spots[i].line == line) return std::string(program.spots[i].schedule) + " (" + here + ")";
-  }
-  return here;
-}
-
 void Job::run(uint64_t* digest, int64_t* nanoseconds) {
   for (const auto& rank : ranks) rank->begin();
   counters->reset();
@@ -148,7 +139,7 @@ void Job::run(uint64_t* digest, int64_t* nanoseconds) {
     const std::map<CounterName, uint64_t> values = counters->values(spare, told.deadline_ms);
     std::string why;
     for (const auto& rank : ranks) {
-      if (why.empty()) why = rank->stuck(values);
+      if (why.empty()) why = cuda::stuck_text(program, rank->awaited(), values);
     }
     counters->release(spare);
     happens(end, told.deadline_ms);
@@ -180,6 +171,8 @@ int32_t tidec_loopback_run(const tidec_host_job* told, int32_t sum_ctas, int32_t
   if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || sum_ctas < 1 || land_ctas < 1) {
     return tell(message, message_bytes, "there is no such program, or a number is out of range", TIDEC_HOST_USAGE);
   }
+  // With the default of eight, waits of one stream hold up others that share its hardware queue.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     Job job(*told, sizes, objects, tidec::cuda::Budget{sum_ctas, land_ctas, land_ctas});
     for (int64_t i = 0; i < told->num_seeds; ++i) job.run(&digests[i], &nanoseconds[i]);

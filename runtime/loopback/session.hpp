@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "cuda/issue.hpp"
+#include "cuda/words.hpp"
 #include "host/target.hpp"
 #include "loopback/loopback.h"
 
 namespace tidec::loopback {
 
+using cuda::Awaited;
+using cuda::CounterName;
 using cuda::Failure;
-
-// A counter: owner, raiser, flag and keys.
-using CounterName = std::tuple<int64_t, int64_t, int, std::vector<int64_t>>;
 
 // Words of device memory, one a counter, given out as they are named.
 class Counters {
@@ -40,16 +40,6 @@ class Counters {
   cuda::OwnMemory words_;
   int64_t capacity_;
   std::map<CounterName, int64_t> numbers_;
-};
-
-// What stands at a place of an issued stream, for the message of a job that does not end.
-struct Awaited {
-  CounterName counter;
-  uint64_t value;
-  int line;
-  int64_t call;
-  const char* stream;
-  const char* flag;
 };
 
 struct Job;
@@ -79,8 +69,7 @@ class VirtualRank : public cuda::World {
   // The streams begin after `event`; `end` goes on after all of them.
   void start_after(cudaEvent_t event);
   void meet(cudaStream_t end);
-  // The first wait that the counters do not end, in words; empty where there is none.
-  std::string stuck(const std::map<CounterName, uint64_t>& values) const;
+  const std::vector<Awaited>& awaited() const { return awaited_; }
 
  private:
   struct Recorded {
@@ -89,7 +78,6 @@ class VirtualRank : public cuda::World {
   };
   void issue(size_t i);
   void close_set();
-  CounterName name(const Counter& counter, int64_t owner, int64_t raiser) const;
 
   Job& job_;
   const int64_t number_;
@@ -122,8 +110,6 @@ struct Job {
 
   // One run of all calls. Throws Failure.
   void run(uint64_t* digest, int64_t* nanoseconds);
-  std::string rank_name(int64_t rank) const;
-  std::string spot(int line) const;
 
   const tidec_host_job& told;
   const tidec_program& program;

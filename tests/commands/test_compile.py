@@ -33,7 +33,6 @@ def stable(text):
 USAGE = {
     "slot-reuse": (6, ["--mode", "slot_reuse"]),
     "no-such-mode": (2, ["--mode", "sideways"]),
-    "target-nccl": (6, ["--target", "nccl"]),
     "no-such-target": (2, ["--target", "tpu"]),
     "no-place": (2, ["--no-cache"]),
     "budget-no-number": (2, ["--budget", "lots"]),

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidec.build.library import build_library
@@ -67,7 +67,7 @@ def run(
     asking = _asking(target, calls, seed, seeds, data, alpha, accumulate, is_poisoned, deadline)
     row = check_target(asking.target)
     if not (row.has_library or row.name == "python"):
-        raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host or loopback"))
+        raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host, loopback or nccl"))
     made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
     library = _library(made.path, asking.target, cache) if row.has_library else None
     ran = {stem: _run(plan, library, asking) for stem, plan in zip(made.stems, made.plans)}
@@ -151,7 +151,9 @@ def _gotten(plan: Plan, library: Path | None, asking: Asking, given: object, alp
 
 
 def _carried_out(job: HostJob, asking: Asking) -> HostRun:
-    return run_loopback(job) if asking.target == "loopback" else run_host(job)
+    if asking.target == "loopback":
+        return run_loopback(job)
+    return run_host(replace(job, entry="tidec_node_run") if asking.target == "nccl" else job)
 
 
 def _differs(asking: Asking, plan: Plan, d: Difference) -> Diagnostic:

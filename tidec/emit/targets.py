@@ -34,7 +34,7 @@ TARGETS = (
     Target("echo", "tidec/echo.hpp", "g++", True),
     Target("host", "host/target.hpp", "g++", True, ("host",)),
     Target("loopback", "loopback/target.hpp", "one GPU and nvcc", True, ("host", "cuda", "loopback"), is_cuda=True, is_virtual=True),
-    Target("nccl", "tidec/nccl.hpp", "several GPUs, nvcc and NCCL >= 2.31", False),
+    Target("nccl", "nccl/target.hpp", "several GPUs of one node, and nvcc", True, ("cuda", "nccl"), is_cuda=True),
 )
 
 
