@@ -10,7 +10,7 @@ import pytest
 from tidec.cache import store as module
 from tidec.cache.entry import check_entry
 from tidec.cache.key import Cache
-from tidec.cache.locks import share
+from tidec.cache.locks import own, share
 from tidec.cache.store import find_entry, keep_bundle, open_proofs
 from tidec.cache.workspace import WORK
 from tidec.errors import Diagnostic, TidecError
@@ -361,16 +361,35 @@ def test_a_rename_that_was_done_and_says_that_it_was_not_counts_as_done(cache, b
     assert kept.path.name == kept.digest and check_entry(kept.path, kept.digest) and nothing_is_left(cache)
 
 
-def test_an_entry_that_is_being_removed_is_none(cache, by_hand):
-    from tidec.cache.locks import own
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only waiting moves; `clock[1:]` are what to call at its ticks."""
+    ticks = [100.0]
 
+    def wait(seconds):
+        ticks[0] += seconds
+        if ticks[1:]:
+            ticks.pop(1)()
+
+    monkeypatch.setattr(module, "monotonic", lambda: ticks[0])
+    monkeypatch.setattr(module, "sleep", wait)
+    return ticks
+
+
+def test_an_entry_that_is_being_removed_is_waited_for_and_then_none(cache, by_hand, clock):
     kept = keep_bundle(cache, by_hand())
     assert find_entry(cache.folder, kept.digest).digest == kept.digest and find_entry(cache.folder, "0" * 64) is None
     with own(kept.path / "manifest.json"):
-        assert find_entry(cache.folder, kept.digest) is None
+        assert find_entry(cache.folder, kept.digest) is None and module.VISIBLE_S <= clock[0] - 100.0 < module.VISIBLE_S + 0.1
+    lock = own(kept.path / "manifest.json")
+    clock.append(lambda: lock.__exit__())
+    assert find_entry(cache.folder, kept.digest).digest == kept.digest and clock[1:] == []
+    lock = own(kept.path / "manifest.json")
+    clock += [lambda: kept.path.rename(cache.folder / "away"), lambda: lock.__exit__()]
+    assert find_entry(cache.folder, kept.digest) is None and len(clock) == 2
 
 
-def test_an_entry_that_was_moved_away_while_it_was_looked_at_is_none(cache, by_hand, monkeypatch, tmp_path):
+def test_an_entry_that_was_moved_away_while_it_was_looked_at_is_none(cache, by_hand, monkeypatch, tmp_path, clock):
     kept = keep_bundle(cache, by_hand())
     real = module.share
 
@@ -379,4 +398,26 @@ def test_an_entry_that_was_moved_away_while_it_was_looked_at_is_none(cache, by_h
         return real(file)
 
     monkeypatch.setattr(module, "share", late)
-    assert find_entry(cache.folder, kept.digest) is None
+    assert find_entry(cache.folder, kept.digest) is None and clock[0] < 100.1
+
+
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_an_entry_that_was_replaced_while_it_was_looked_at_is_the_new_one(is_atomic, cache, by_hand, monkeypatch, clock):
+    kept, looks = keep_bundle(cache, by_hand()), []
+    real, exchanged = module.share, module._exchanged
+    monkeypatch.setattr(module, "_exchanged", lambda one, other: is_atomic and exchanged(one, other))
+
+    def late(file):
+        looks.append(file)
+        if len(looks) == 1:
+            keep_bundle(cache, by_hand(lib=b"so"))
+        return real(file)
+
+    monkeypatch.setattr(module, "share", late)
+    assert find_entry(cache.folder, kept.digest).built and clock[0] < 100.1 and nothing_is_left(cache)
+
+
+def test_an_exchange_that_fails_for_another_reason_is_an_error(cache, by_hand, tmp_path):
+    kept = keep_bundle(cache, by_hand())
+    with pytest.raises(OSError, match="No such file"):
+        module._exchanged(tmp_path / "none", kept.path)

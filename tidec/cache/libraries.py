@@ -1,19 +1,17 @@
 """How a kept bundle comes to have a library: a copy of it is built aside and takes its place, so that nobody sees half a build."""
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from time import monotonic, sleep
 
-from tidec.cache.entry import BUILD_SEAL, NAME, Entry, check_entry, digest_of
+from tidec.cache.entry import BUILD_SEAL, NAME, check_entry, digest_of
 from tidec.cache.folder import check_runnable, fresh_name, sync_tree, unwritable
 from tidec.cache.key import Cache
-from tidec.cache.locks import State, own, share
-from tidec.cache.store import find_entry, find_in_layers, keep_aside, publish
+from tidec.cache.locks import State, own
+from tidec.cache.store import find_entry, find_in_layers, give_way, keep_aside, publish, reading
 from tidec.cache.workspace import workspace
 from tidec.emit.place import MANIFEST
 from tidec.errors import Diagnostic, TidecError
@@ -48,10 +46,10 @@ def build_kept(cache: Cache, path: Path, build: Callable[[Path], bool]) -> Path:
         with workspace(cache.folder) as work:
             for _ in range(_TRIES):
                 copy = work / fresh_name()
-                entry = _copied(cache, digest, copy)
-                seal = _seal(copy) if entry.path.parent == cache.folder else b""
+                place = _copied(cache, digest, copy)
+                seal = _seal(copy) if place.parent == cache.folder else b""
                 if not build(copy):
-                    return entry.path
+                    return place
                 check_runnable(cache.folder)
                 check_entry(copy, digest)
                 sync_tree(copy)
@@ -66,18 +64,21 @@ def build_kept(cache: Cache, path: Path, build: Callable[[Path], bool]) -> Path:
         raise unwritable(cache.folder, error) from error
 
 
-def _copied(cache: Cache, digest: str, copy: Path) -> Entry:
-    """A checked entry, copied."""
-    entry = find_entry(cache.folder, digest) or find_in_layers(cache, digest)
-    if entry is not None:
-        with share(entry.path / MANIFEST) as lock, suppress(FileNotFoundError):
-            if lock.state in (State.HELD, State.UNLOCKABLE):
-                # By name and without modes: the folders of a layer may be read-only.
-                for file in (*entry.written, *entry.built):
-                    (copy / file.name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(entry.path / file.name, copy / file.name, follow_symlinks=False)
-                return entry
-    raise TidecError(Diagnostic("C007", f"the bundle {digest} was removed meanwhile", help="compile it again"))
+def _copied(cache: Cache, digest: str, copy: Path) -> Path:
+    """Copy an entry, own or of a layer, and give the folder that it was copied from."""
+    if find_entry(cache.folder, digest) is None:
+        found = find_in_layers(cache, digest)
+        place = cache.folder / digest if found is None else found.path
+    else:
+        place = cache.folder / digest
+    with reading(place) as entry:
+        if entry is None:
+            raise TidecError(Diagnostic("C007", f"the bundle {digest} was removed meanwhile", help="compile it again"))
+        # By name and without modes: the folders of a layer may be read-only.
+        for file in (*entry.written, *entry.built):
+            (copy / file.name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(place / file.name, copy / file.name, follow_symlinks=False)
+    return place
 
 
 def _swap(place: Path, copy: Path, seal: bytes) -> _Swap:
@@ -88,8 +89,8 @@ def _swap(place: Path, copy: Path, seal: bytes) -> _Swap:
             if lock.state is State.HELD:
                 if _seal(place) != seal:
                     return _Swap.CHANGED
-                os.rename(place, copy.with_name(f"replaced-{fresh_name()}"))
-            if lock.state in (State.HELD, State.ABSENT):
+                return _Swap.DONE if give_way(place, copy) else _Swap.CHANGED
+            if lock.state is State.ABSENT:
                 return _Swap.DONE if publish(copy, place) else _Swap.CHANGED
         if lock.state is State.UNLOCKABLE or monotonic() >= until:
             return _Swap.READ

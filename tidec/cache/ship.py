@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tidec.cache.entry import CHUNK, Entry, File, check_entry, tampered
+from tidec.cache.entry import CHUNK, Entry, File, check_entry, digest_of, tampered
 from tidec.cache.folder import check_runnable, fresh_name, sync, unwritable
 from tidec.cache.key import Cache
-from tidec.cache.locks import State, share
-from tidec.cache.store import find_entry, find_in_layers, settle
+from tidec.cache.store import find_entry, find_in_layers, reading, settle
 from tidec.cache.tape import END, Member, TapeError, members, write
 from tidec.cache.workspace import workspace
 from tidec.emit.manifest import canonical
-from tidec.emit.place import MANIFEST
 from tidec.errors import Diagnostic, TidecError
 
 INDEX, SCHEMA = "0-tidec-archive.json", "tidec.archive/1"
@@ -55,17 +53,17 @@ class Imported:
 
 # ---- out
 
-def export(entries: Sequence[Entry], out: Path, *, has_lib: bool = True, is_forced: bool = False) -> Shipped:
-    """Write the bundles, which were checked, into one file. has_lib: with what builds added.
+def export(places: Sequence[Path], out: Path, *, has_lib: bool = True, is_forced: bool = False) -> Shipped:
+    """Write bundles into one file. places: their folders in a cache or layer.  has_lib: with what builds added.
 
-    Every byte is hashed again on its way. Guaranteed: equal bundles give equal bytes, wherever and whenever.
-    Raises C001 where a bundle changed meanwhile, C002 where the file exists (unless forced), E003.
+    Each is checked first, and every byte is hashed again on its way. Guaranteed: equal bundles give equal bytes, wherever and whenever.
+    Raises C001 where a bundle was changed, C002 where the file exists (unless forced), C007 where a bundle is gone, E003.
     """
     if os.path.lexists(out) and not is_forced:
         raise TidecError(Diagnostic("C002", f"{out} exists", help="add --force to replace it, or give another file with -o FILE"))
     if out.is_dir():
         raise TidecError(Diagnostic("C002", f"{out} is a folder", help="give a file with -o FILE"))
-    entries = sorted({e.digest: e for e in entries}.values(), key=lambda e: e.digest)
+    bundles = dict(sorted({digest_of(place): place for place in places}.items()))
     aside = out.with_name(f".{out.name}.{fresh_name()}")
     whole = hashlib.sha256()
     try:
@@ -75,14 +73,14 @@ def export(entries: Sequence[Entry], out: Path, *, has_lib: bool = True, is_forc
                     file.write(data)
                     whole.update(data)
 
-                index = _index([e.digest for e in entries])
+                index = _index(tuple(bundles))
                 write(put, INDEX, len(index), [index])
-                for entry in entries:
-                    with share(entry.path / MANIFEST) as lock:
-                        if lock.state in (State.BUSY, State.ABSENT):
-                            raise TidecError(Diagnostic("C007", f"the bundle {entry.digest} was removed meanwhile", help="run it again: tidec cache ls"))
+                for digest, place in bundles.items():
+                    with reading(place) as entry:
+                        if entry is None:
+                            raise TidecError(Diagnostic("C007", f"the bundle {digest} was removed meanwhile", help="run it again: tidec cache ls"))
                         for part in sorted((*entry.written, *(entry.built if has_lib else ())), key=lambda f: f.name):
-                            write(put, f"{entry.digest}/{part.name}", part.size, _pieces(entry, part))
+                            write(put, f"{digest}/{part.name}", part.size, _pieces(entry, part))
                 put(END)
                 file.flush()
                 os.fsync(file.fileno())
@@ -95,7 +93,7 @@ def export(entries: Sequence[Entry], out: Path, *, has_lib: bool = True, is_forc
         raise TidecError(Diagnostic("C005", f"{error.name} cannot be put into an archive", reason=error.reason, help="compile the bundle again")) from error
     except OSError as error:
         raise unwritable(out, error, help=_ELSEWHERE) from error
-    return Shipped(out, count, whole.hexdigest(), tuple(e.digest for e in entries))
+    return Shipped(out, count, whole.hexdigest(), tuple(bundles))
 
 
 def _index(digests: Sequence[str]) -> bytes:
@@ -103,15 +101,17 @@ def _index(digests: Sequence[str]) -> bytes:
 
 
 def _pieces(entry: Entry, part: File) -> Iterator[bytes]:
-    whole = hashlib.sha256()
+    whole, size = hashlib.sha256(), 0
     try:
         with open(os.open(entry.path / part.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
-            while piece := stream.read(CHUNK):
+            while size <= part.size and (piece := stream.read(CHUNK)):
                 whole.update(piece)
-                yield piece
+                size += len(piece)
+                if size <= part.size:
+                    yield piece
     except OSError as error:
         raise tampered(entry.path, part.name, error.strerror or str(error)) from error
-    if whole.hexdigest() != part.sha256:
+    if (size, whole.hexdigest()) != (part.size, part.sha256):
         raise tampered(entry.path, part.name, "it changed while it was read")
 
 

@@ -14,14 +14,14 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from tidec.cache.entry import Entry, check_entry, is_built, tampered
+from tidec.cache.entry import Entry, check_entry, digest_of, is_built, tampered
 from tidec.cache.folder import ELSEWHERE, check_closed, check_runnable, fresh_name, layer_folder, private_folder, sync, sync_tree, unwritable
 from tidec.cache.key import Cache
 from tidec.cache.locks import State, own, share
@@ -36,6 +36,8 @@ PROOFS = "proofs"
 # How long another's entry may stay invisible after a rename onto it failed: network file systems remember that a name was absent.
 VISIBLE_S, _POLL_S = 10.0, 0.05
 _STANDS_THERE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+# Of renameat2: both paths count from the working folder; exchange them.
+_HERE, _EXCHANGE = -100, 2
 _PROOF_SCHEMA = "tidec.proof/1"
 
 
@@ -151,24 +153,49 @@ def keep_bundle(cache: Cache, write: Callable[[Path], Bundle], *, is_forced: boo
         raise
 
 
-def find_entry(folder: Path, digest: str) -> Entry | None:
-    """The bundle of that digest in the own folder of a cache, checked; `None` = there is none. Raises C001 where it was changed."""
-    place = folder / digest
+@contextmanager
+def reading(place: Path) -> Iterator[Entry | None]:
+    """An entry, checked, which nobody removes or replaces in this `with` block; `None` = there is none.
+
+    One that another is about to remove or to replace is waited for, VISIBLE_S at most.  Raises C001 where it was changed.
+    """
+    until = monotonic() + VISIBLE_S
+    while True:
+        with _opened(place) as descriptor:
+            if descriptor < 0:
+                yield None
+                return
+            with share(place / MANIFEST) as lock:
+                # No lock and the folder that was opened: its manifest is missing, or there are no locks here.
+                if lock.state is State.HELD or lock.state is not State.BUSY and _is_there(place, descriptor):
+                    yield check_entry(place, digest_of(place))
+                    return
+        if monotonic() >= until:
+            yield None
+            return
+        sleep(_POLL_S)
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[int]:
+    """A descriptor of an entry's folder, -1 where there is none. Raises C001 where something else has its name."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        yield -1
+        return
     except OSError as error:
-        raise tampered(place, digest, error.strerror or str(error)) from error
+        raise tampered(place, place.name, error.strerror or str(error)) from error
     try:
-        with share(place / MANIFEST) as lock:
-            if lock.state is State.BUSY:            # it is being removed
-                return None
-            if lock.state is State.ABSENT and not _is_there(place, descriptor):
-                return None
-            return check_entry(place, digest)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def find_entry(folder: Path, digest: str) -> Entry | None:
+    """The bundle of that digest in a cache folder or a layer, checked; `None` = there is none. Raises C001 where it was changed."""
+    with reading(folder / digest) as entry:
+        return entry
 
 
 def find_in_layers(cache: Cache, digest: str) -> Entry | None:
@@ -196,7 +223,7 @@ def settle(cache: Cache, aside: Path, digest: str, *, is_forced: bool = False) -
     is_synced = False
     while True:
         found = _found(cache, digest, is_forced=is_forced)
-        if found is not None and (found.built or not is_built(aside) or found.path == place and not _moved_away(place, aside)):
+        if found is not None and (found.built or not is_built(aside)):
             if found.path == place:
                 with suppress(OSError):
                     os.utime(place)         # gc counts from the last use
@@ -204,7 +231,11 @@ def settle(cache: Cache, aside: Path, digest: str, *, is_forced: bool = False) -
         if not is_synced:
             sync_tree(aside)
             is_synced = True
-        if publish(aside, place):
+        if found is not None and found.path == place:
+            with own(place / MANIFEST) as lock:
+                if lock.state in (State.BUSY, State.UNLOCKABLE) or lock.state is State.HELD and not is_built(place) and give_way(place, aside):
+                    return place
+        elif publish(aside, place):
             return place
         if is_forced and found is None and os.path.lexists(place):
             os.rename(place, aside.with_name(f"changed-{fresh_name()}"))
@@ -246,13 +277,32 @@ def publish(aside: Path, place: Path) -> bool:
     return True
 
 
-def _moved_away(entry: Path, aside: Path) -> bool:
-    """Move an entry into the workspace of `aside`, where it goes with the rest; False where somebody reads it, or it cannot be locked."""
-    with own(entry / MANIFEST) as lock:
-        if lock.state is not State.HELD:
-            return False
-        os.rename(entry, aside.with_name(f"replaced-{fresh_name()}"))
+def give_way(place: Path, aside: Path) -> bool:
+    """Put a whole folder in the place of an entry whose lock (`locks.own`) the caller holds; False where another came between.
+
+    In one step, so that the entry is always there; a file system that cannot exchange two folders has it absent for a moment.
+    Raises OSError.
+    """
+    if not _exchanged(aside, place):
+        os.rename(place, aside.with_name(f"replaced-{fresh_name()}"))
+        return publish(aside, place)
+    sync(place.parent)
+    return True
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two folders by name; False where the system or the file system cannot."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    if library.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
         return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(other))
 
 
 def _is_there(place: Path, descriptor: int) -> bool:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidec.cache.clean import Cleaned, Kind, clean, contents
-from tidec.cache.entry import check_entry, digest_of
+from tidec.cache.entry import digest_of
 from tidec.cache.folder import check_closed
 from tidec.cache.key import Cache
 from tidec.cache.listing import Listed, chosen, listed, resolve
-from tidec.cache.locks import share
 from tidec.cache.ship import export, import_archive
-from tidec.cache.store import read_proof
+from tidec.cache.store import read_proof, reading
 from tidec.commands.answer import Answer
 from tidec.commands.tell import bytes_text, count_text, table
 from tidec.emit.bundle import read_bundle
-from tidec.emit.place import MANIFEST
 from tidec.errors import Diagnostic, Exit, TidecError
 
 _SHOWN = 12
@@ -77,7 +75,7 @@ def run_export(cache: Cache, digits: Sequence[str], *, out: str, has_lib: bool, 
     paths = chosen(cache, digits, with_layers=False)
     if not paths:
         raise TidecError(Diagnostic("C007", f"{cache.folder} holds no bundle to export", help="tidec compile makes one"))
-    shipped = export([check_entry(p, digest_of(p)) for p in paths], Path(out), has_lib=has_lib, is_forced=is_forced)
+    shipped = export(paths, Path(out), has_lib=has_lib, is_forced=is_forced)
     fields = {"action": "export", "file": str(shipped.file), "bytes": shipped.bytes, "sha256": shipped.sha256, "bundles": list(shipped.digests), "has_libraries": has_lib}
     text = f"{count_text(len(shipped.digests), 'bundle')}, {bytes_text(shipped.bytes)}, sha256 {shipped.sha256}\n{shipped.file}"
     return Answer(Exit.OK, fields, text)
@@ -116,9 +114,9 @@ def _problem(cache: Cache, path: Path) -> tuple[Diagnostic, ...]:
     try:
         if path.parent != cache.folder:
             check_closed(path)
-        with share(path / MANIFEST):
-            check_entry(path, digest_of(path))
-            _recheck(path)
+        with reading(path) as entry:
+            if entry is not None:
+                _recheck(path)
     except TidecError as error:
         return error.diagnostics
     return ()
