@@ -66,19 +66,21 @@ def build_kept(cache: Cache, path: Path, build: Callable[[Path], bool]) -> Path:
 
 def _copied(cache: Cache, digest: str, copy: Path) -> Path:
     """Copy an entry, own or of a layer, and give the folder that it was copied from."""
-    if find_entry(cache.folder, digest) is None:
-        found = find_in_layers(cache, digest)
+    until = monotonic() + READERS_S
+    while True:
+        found = find_entry(cache.folder, digest) or find_in_layers(cache, digest)
         place = cache.folder / digest if found is None else found.path
-    else:
-        place = cache.folder / digest
-    with reading(place) as entry:
-        if entry is None:
+        with reading(place) as entry:
+            if entry is not None:
+                # By name and without modes: the folders of a layer may be read-only.
+                for file in (*entry.written, *entry.built):
+                    (copy / file.name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(place / file.name, copy / file.name, follow_symlinks=False)
+                return place
+        # Where two folders cannot be exchanged in one step, it is absent for a moment.
+        if monotonic() >= until:
             raise TidecError(Diagnostic("C007", f"the bundle {digest} was removed meanwhile", help="compile it again"))
-        # By name and without modes: the folders of a layer may be read-only.
-        for file in (*entry.written, *entry.built):
-            (copy / file.name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(place / file.name, copy / file.name, follow_symlinks=False)
-    return place
+        sleep(_POLL_S)
 
 
 def _swap(place: Path, copy: Path, seal: bytes) -> _Swap:

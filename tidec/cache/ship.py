@@ -117,7 +117,7 @@ def _pieces(entry: Entry, part: File) -> Iterator[bytes]:
 
 # ---- in
 
-def import_archive(cache: Cache, file: Path, *, recheck: Callable[[Path], None]) -> tuple[Imported, ...]:
+def import_archive(cache: Cache, file: Path, *, recheck: Callable[[Path], object]) -> tuple[Imported, ...]:
     """Take every bundle of an archive into the own folder of the cache, those that are there already excepted.
 
     recheck: raises TidecError for a bundle that is whole and not right.
@@ -209,7 +209,7 @@ def _checked(file: Path, folder: Path) -> Entry:
         raise _damaged(file, f"{folder.name}/{d.sentence.partition(' of the kept bundle ')[0]}", d.reason) from error
 
 
-def _rechecked(file: Path, entry: Entry, recheck: Callable[[Path], None]) -> None:
+def _rechecked(file: Path, entry: Entry, recheck: Callable[[Path], object]) -> None:
     try:
         recheck(entry.path)
     except TidecError as error:

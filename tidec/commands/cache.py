@@ -14,8 +14,8 @@ from tidec.cache.ship import export, import_archive
 from tidec.cache.store import read_proof, reading
 from tidec.commands.answer import Answer
 from tidec.commands.tell import bytes_text, count_text, table
-from tidec.emit.bundle import read_bundle
 from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.verify.recheck import recheck
 
 _SHOWN = 12
 _DAY_S = 86_400.0
@@ -47,27 +47,27 @@ def run_path(cache: Cache, digits: str | None) -> Answer:
 
 
 def run_verify(cache: Cache, digits: Sequence[str]) -> Answer:
-    """Re-check bundles, and without digits the kept proofs too. Exit 5 where anything is not what was written or does not re-check."""
+    """Re-check bundles, and without digits the kept proofs too: exit 5 where one is not what was written or does not re-check, 3 where one cannot be decided."""
     start = time.perf_counter()
     rows, entries, problems = [], [], []
     for path in chosen(cache, digits, with_layers=True):
-        found = _problem(cache, path)
+        verdict, order, found = _rechecked(cache, path)
         problems += found
-        verdict = "damaged" if found else "ok"
-        rows.append((digest_of(path)[:_SHOWN], verdict, _layer(path.parent, cache)))
-        entries.append({"digest": digest_of(path), "path": str(path), "verdict": verdict, **({"code": found[0].code, "problem": found[0].sentence} if found else {})})
+        rows.append((digest_of(path)[:_SHOWN], verdict, order, _layer(path.parent, cache)))
+        entries.append({"digest": digest_of(path), "path": str(path), "verdict": verdict, "order_by": order, **({"code": found[0].code, "problem": found[0].sentence} if found else {})})
     num_proofs = 0
     for item in contents(cache.folder) if not digits else ():
         if item.kind is Kind.PROOF:
             num_proofs += 1
             problems += _proof_problem(item.path)
     seconds = time.perf_counter() - start
-    told = f"{len(problems)} of them not what was written" if problems else "all of them what was written"
-    parts = [table(("bundle", "verdict", "in"), rows), ""] if rows else []
-    parts.append(f"{count_text(len(rows), 'bundle')} and {count_text(num_proofs, 'kept proof')} checked, {told} ({seconds:.2f} s)")
-    fields = {"action": "verify", "verdict": "damaged" if problems else "ok", "bundles": entries, "proofs": num_proofs,
+    is_damaged, is_open = any(p.code != "V901" for p in problems), bool(problems)
+    verdict = "damaged" if is_damaged else "unknown" if is_open else "ok"
+    parts = [table(("bundle", "verdict", "order by", "in"), rows), ""] if rows else []
+    parts.append(f"{count_text(len(rows), 'bundle')} and {count_text(num_proofs, 'kept proof')} checked: {verdict} ({seconds:.2f} s)")
+    fields = {"action": "verify", "verdict": verdict, "bundles": entries, "proofs": num_proofs,
               "problems": [{"code": p.code, "sentence": p.sentence, "reason": p.reason} for p in problems], "seconds": round(seconds, 3)}
-    return Answer(Exit.INTEGRITY if problems else Exit.OK, fields, "\n".join(parts), tuple(map(str, problems)))
+    return Answer(Exit.INTEGRITY if is_damaged else Exit.UNKNOWN if is_open else Exit.OK, fields, "\n".join(parts), tuple(map(str, problems)))
 
 
 def run_export(cache: Cache, digits: Sequence[str], *, out: str, has_lib: bool, is_forced: bool) -> Answer:
@@ -83,7 +83,7 @@ def run_export(cache: Cache, digits: Sequence[str], *, out: str, has_lib: bool, 
 
 def run_import(cache: Cache, file: str) -> Answer:
     """Take the bundles of an archive in, after all of it was checked."""
-    found = import_archive(cache, Path(file), recheck=_recheck)
+    found = import_archive(cache, Path(file), recheck=recheck)
     new = [i for i in found if i.is_new]
     rows = [(i.digest[:_SHOWN], bytes_text(i.bytes), "new" if i.is_new else "there already") for i in found]
     text = table(("bundle", "size", "is"), rows, right=(1,)) + f"\n\n{len(new)} of {count_text(len(found), 'bundle')} new\n{cache.folder}"
@@ -110,20 +110,17 @@ def _cleaned_text(cleaned: Cleaned, is_dry: bool) -> str:
     return "\n".join(parts)
 
 
-def _problem(cache: Cache, path: Path) -> tuple[Diagnostic, ...]:
+def _rechecked(cache: Cache, path: Path) -> tuple[str, str, tuple[Diagnostic, ...]]:
+    """The verdict on a bundle, by what its order was accepted, and what is wrong with it."""
     try:
         if path.parent != cache.folder:
             check_closed(path)
         with reading(path) as entry:
-            if entry is not None:
-                _recheck(path)
+            if entry is None:
+                return "removed", "", ()        # by another, meanwhile
+            return "ok", recheck(path).order_by.value, ()
     except TidecError as error:
-        return error.diagnostics
-    return ()
-
-
-def _recheck(path: Path) -> None:
-    read_bundle(path)
+        return "unknown" if error.diagnostics[0].code == "V901" else "damaged", "", error.diagnostics
 
 
 def _proof_problem(file: Path) -> tuple[Diagnostic, ...]:
