@@ -120,7 +120,7 @@ CODES: dict[str, Code] = {
     "V204": Code("wait-cycle", Exit.REFUTED, "A wait stands before its producer in the common order of issue: ranks can wait for each other in a circle."),
     "V205": Code("early-release", Exit.REFUTED, "A block is overwritten or freed while a put may still read it."),
     "V206": Code("redundant-wait", Exit.OK, "A wait that other waits already imply. A note, never an error."),
-    "V301": Code("wrong-value", Exit.REFUTED, "The interpreter computes other bytes than the contract asks for."),
+    "V301": Code("wrong-value", Exit.REFUTED, "An input or output is not what the collective's contract says: another rank's, another block's, or not all of it."),
     "V302": Code("loose-grouping", Exit.REFUTED, "The order in which a sum adds its terms is not fixed by the plan."),
     "V401": Code("over-budget", Exit.REFUTED, "The arena of a plan is larger than the budget that was given."),
     "V402": Code("layout", Exit.REFUTED, "Two rows of a buffer overlap, or leave a gap, or pass its end."),

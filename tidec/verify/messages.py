@@ -18,6 +18,7 @@ _SEE = {
     "V101": "paper section 4.2", "V102": "paper section 3.1", "V103": "paper section 4.2", "V104": "paper section 4.2, Proposition 4.1", "V105": "paper eqs. 6-8",
     "V106": "paper eq. 6 and invariant I1", "V107": "paper section 4.2, invariant I1", "V201": "paper section 5.2, invariant I3", "V202": "paper section 3.2",
     "V203": "paper appendix E, invariant I4", "V204": "paper appendix E, invariant I4", "V205": "paper appendix E, invariant I2",
+    "V301": "paper section 2.1 and eq. 5", "V302": "paper section 4.3",
 }
 _HELP = {
     "V101": "give wrap() a value below 2M, back() one of at least -M, or guard it with where()",
@@ -32,6 +33,8 @@ _HELP = {
     "V203": "raise the awaited element, for the rank that awaits it",
     "V204": "write the op that raises the flag before the wait, or await an earlier call",
     "V205": "wait until the put's source is reusable (done=), not until it is issued",
+    "V301": "correct what the buffer says it holds, its extents, or what the cover asks for",
+    "V302": "order the sums into a block on one stream, or by a flag",
     "V901": "a smaller claim: fewer parts, or a wave width that divides the lanes",
     "V902": "correct the loop bounds or conditions: nothing satisfies them",
 }

@@ -171,7 +171,10 @@ def _wait(w: World, judge: Judge, s: Statement) -> None:
 
 
 def check_races(w: World, judge: Judge) -> None:
-    """V201, V205: of two conflicting accesses in different uses of a block (or a write and a read of one use) the first ends before the second starts."""
+    """V201, V205: of two conflicting accesses in different uses of a block (or a write and a read of one use) the first ends before the second starts.
+
+    V302: so do two landings, which add to one block.
+    """
     before = Before(w)
     for name, accesses in w.accesses.items():
         heard = all(_is_heard(w, judge, s, c, accesses) for s, c, writes in accesses if writes and s.op.kind is not OpKind.FREE)
@@ -227,6 +230,8 @@ def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[S
     kinds = {(True, False): "write, then read", (False, True): "read, then write", (True, True): "write, then write"}
     event = w.end_of(a, wa)
     code = "V205" if not wa and event is Event.DONE or b.op.kind is OpKind.FREE else "V201"
+    if a.op.kind is b.op.kind is OpKind.LAND and wa and wb:
+        code = "V302"       # both add to the block: their order is the order of the sum
     what = f"{buffer}: {a.op.label}, {b.op.label}: {kinds[wa, wb]}"
     shown = (w.instance("first", a, u, event), w.instance("then", b, v))
     if t.every(assume) is False or judge.never(assume):

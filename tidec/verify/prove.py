@@ -11,6 +11,7 @@ from tidec.index import evaluate, text
 from tidec.schedule.branch import specialise
 from tidec.schedule.program import Program, digest
 from tidec.verify.confirm import confirmed
+from tidec.verify.contract import check_contract
 from tidec.verify.coverage import check_covers, check_stale
 from tidec.verify.families import World
 from tidec.verify.judge import Judge, Listener, Stop, nobody
@@ -23,7 +24,9 @@ from tidec.verify.seeds import check_seeds
 from tidec.verify.solver import RLIMIT
 from tidec.verify.terms import Terms, Values
 
-CHECKS = (check_ranges, check_exclusive, check_contents, check_covers, check_written, check_stale, check_seeds, check_outputs, check_flags, check_races)
+CHECKS = (
+    check_ranges, check_contract, check_exclusive, check_contents, check_covers, check_written, check_stale, check_seeds, check_outputs, check_flags, check_races,
+)
 SCHEMA = "tidec.claims/1"
 
 
