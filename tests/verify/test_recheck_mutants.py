@@ -32,9 +32,8 @@ CALLS = 4
 SILENT = {
     r"manifest tidec_version": "who compiled it; no plan depends on it",
     r"manifest echo\b.*": "what was echoed is taken at its word: the build compares it",
-    r"cert claims\.what": "the words of a claim; that it is there, with its code, is counted",
-    r"cert claims": "a claim about the other branch of M, which this plan is not",
-    r"cert claims\.(code|scope)": "of a claim about the other branch of M, which this plan is not",
+    r"cert claims\.what": "the words of a claim; that there are claims of every code is checked",
+    r"cert claims(\.(code|scope))?": "one claim of several with its code; that the program is right is what its theorem or its graph says",
     r"cert prover\.z3": "who proved it; the program is a theorem, or its order was unfolded",
     r"ask topology\.rails": "numbers of rails; that a put stays on its own is proved without them",
     r"ask topology\.multicast": "only chooses the lowering, which is compared",
@@ -290,8 +289,8 @@ def test_an_edit_with_new_digests_is_read_as_a_bundle(originals, spoilt):
 
 
 def test_no_mutant_of_a_few_hundred_is_accepted_that_differs(originals, tmp_path):
-    judge = run(originals, tmp_path, range(400))
-    assert judge.exits["INTEGRITY"] > 150 and judge.exits["REFUTED"] > 20
+    judge = run(originals, tmp_path, range(300))
+    assert judge.exits["INTEGRITY"] > 200 and judge.exits["REFUTED"] > 5
 
 
 @pytest.mark.slow

@@ -21,11 +21,11 @@ _SPOTS = re.compile(r'"spot":\["[^"\\]*+"(?:,"[^"\\]*+")*+\]')
 class Theorems:
     """What is proved.
 
-    claims: of each digest, how many claims of each code its proof has.  codes: of "<collective> M = 1" and "<collective> M >= 2", the codes that each
-    of its proofs has.  assumes: the axioms, as certificates list them.
+    classes: of every digest, which class and branch it is.  codes: of "<collective> M = 1" and "<collective> M >= 2", the codes of claims that every proof
+    of it has.  assumes: the axioms, as certificates list them.
     """
 
-    claims: dict[str, dict[str, int]]
+    classes: dict[str, str]
     codes: dict[str, list[str]]
     assumes: list
 
@@ -56,4 +56,4 @@ def load() -> Theorems:
     """The theorems that this version ships."""
     content = json.loads((Path(__file__).parent / FILE).read_bytes())
     assert content["schema"] == SCHEMA
-    return Theorems({digest: content["claims"][kind] for digest, kind in content["theorems"].items()}, content["codes"], content["assumes"])
+    return Theorems(content["theorems"], content["codes"], content["assumes"])

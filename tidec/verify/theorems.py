@@ -68,39 +68,30 @@ def digest_of(program: Program, *, single_node: bool) -> str:
     return theorem_digest(canonical(without_knobs(jsonable(branch))), canonical(jsonable(wait_edges(branch))), single_node=single_node)
 
 
-def proved(one: Class) -> tuple[tuple[str, str, dict[str, int]], ...]:
-    """(digest, branch, claims of each code) of both branches of a class. Raises ValueError naming the first claim that is not proved."""
+def proved(one: Class) -> tuple[tuple[str, str, frozenset[str]], ...]:
+    """(digest, branch, codes of its claims) of both branches of a class. Raises ValueError naming the first claim that is not proved."""
     report = prove(one.program, with_premises=True)
-    result = []
-    for single_node, name in _BRANCHES:
-        counts: dict[str, int] = {}
-        for claim in report.claims:
-            if claim.verdict is not Verdict.PROVED:
-                raise ValueError(f"{one}: {claim.verdict.value} {claim.code} {claim.what}")
-            if (claim.scope == "M = 1") is single_node:
-                counts[claim.code] = counts.get(claim.code, 0) + 1
-        result.append((digest_of(one.program, single_node=single_node), name, dict(sorted(counts.items()))))
-    return tuple(result)
+    wrong = [c for c in report.claims if c.verdict is not Verdict.PROVED]
+    if wrong:
+        raise ValueError(f"{one}: {wrong[0].verdict.value} {wrong[0].code} {wrong[0].what}")
+    return tuple(
+        (digest_of(one.program, single_node=single_node), name, frozenset(c.code for c in report.claims if (c.scope == "M = 1") is single_node))
+        for single_node, name in _BRANCHES)
 
 
-def text_of(found: list[tuple[Class, tuple[tuple[str, str, dict[str, int]], ...]]]) -> str:
-    """The file. Equal counts of claims stand once, a theorem is a line."""
-    kinds: list[dict[str, int]] = []
-    theorems: dict[str, int] = {}
-    codes: dict[str, set[str]] = {}
+def text_of(found: list[tuple[Class, tuple[tuple[str, str, frozenset[str]], ...]]]) -> str:
+    """The file; a theorem is a line, under the first class that has it."""
+    theorems: dict[str, str] = {}
+    codes: dict[str, frozenset[str]] = {}
     for one, branches in found:
         collective = "all_gather" if one.schedule == "tide_ag" else "reduce_scatter"
-        for digest, branch, counts in branches:
-            if counts not in kinds:
-                kinds.append(counts)
-            assert theorems.setdefault(digest, kinds.index(counts)) == kinds.index(counts), str(one)
-            own = codes.setdefault(f"{collective} {branch}", set(counts))
-            own &= set(counts)
-    assumes = [{"id": a.id, "says": a.says} for a in AXIOMS]
-    head = {"schema": SCHEMA, "assumes": assumes, "codes": {key: sorted(own) for key, own in sorted(codes.items())}}
-    claims = ",\n".join(json.dumps(counts) for counts in kinds)
-    lines = ",\n".join(f"{json.dumps(digest)}: {kind}" for digest, kind in sorted(theorems.items()))
-    return f'{json.dumps(head, indent=1)[:-2]},\n "claims": [\n{claims}\n],\n "theorems": {{\n{lines}\n}}}}\n'
+        for digest, branch, own in branches:
+            theorems.setdefault(digest, f"{one}, {branch}")
+            codes[f"{collective} {branch}"] = codes.get(f"{collective} {branch}", own) & own
+    content = {
+        "schema": SCHEMA, "assumes": [{"id": a.id, "says": a.says} for a in AXIOMS], "codes": {key: sorted(own) for key, own in codes.items()}, "theorems": theorems,
+    }
+    return json.dumps(content, sort_keys=True, indent=0, ensure_ascii=True) + "\n"
 
 
 def main() -> int:
