@@ -50,8 +50,7 @@ void Issuer::signal(const Stream& s, const Level& x) {
 void Issuer::join(const Stream& s) {
   if (!has_side_) return;
   Side& side = sides_[s.index];
-  if (side.is_open) check(cudaStreamWaitEvent(world_.stream(s), side.joined, 0), "cudaStreamWaitEvent");
-  side.is_open = false;
+  for (; side.num_open > 0; --side.num_open) check(cudaStreamWaitEvent(world_.stream(s), side.joined[side.num_open - 1], 0), "cudaStreamWaitEvent");
 }
 
 // ---- moves
@@ -83,11 +82,19 @@ void Issuer::flush(const Stream& s) {
     return;
   }
   Side& side = sides_[s.index];
-  order(world_.stream(s), side.stream, side.forked);
+  join(s);
+  check(cudaEventRecord(side.forked, world_.stream(s)), "cudaEventRecord");
   copy_all(world_.stream(s), far_);
-  copy_all(side.stream, near_);
-  check(cudaEventRecord(side.joined, side.stream), "cudaEventRecord");
-  side.is_open = true;
+  fold(near_);
+  const size_t num = near_.size() <= Side::kFewCopies ? 1 : Side::kStreams, each = (near_.size() + num - 1) / num;
+  for (size_t i = 0; i < num; ++i) {
+    std::vector<Copy> part(near_.begin() + static_cast<std::ptrdiff_t>(i * each), near_.begin() + static_cast<std::ptrdiff_t>(std::min((i + 1) * each, near_.size())));
+    check(cudaStreamWaitEvent(side.streams[i], side.forked, 0), "cudaStreamWaitEvent");
+    copy_all(side.streams[i], part);
+    check(cudaEventRecord(side.joined[i], side.streams[i]), "cudaEventRecord");
+  }
+  side.num_open = num;
+  near_.clear();
 }
 
 void Issuer::put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {

@@ -41,12 +41,14 @@ struct Budget {
   int other = 8;
 };
 
-// The stream beside one of the walk. is_open: it holds copies that no join has come after.
+// The streams beside one of the walk. num_open: how many of them hold copies that no join has come after.
+// An engine takes microseconds to begin each copy at home, so that many small ones go by several streams.
 struct Side {
-  OwnStream stream;
+  static constexpr size_t kStreams = 3, kFewCopies = 8;
+  OwnStream streams[kStreams];
   OwnEvent forked;
-  OwnEvent joined;
-  bool is_open = false;
+  OwnEvent joined[kStreams];
+  size_t num_open = 0;
 };
 
 class Issuer {

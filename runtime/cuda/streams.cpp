@@ -6,6 +6,9 @@ namespace tidec::cuda {
 
 namespace {
 
+// What a pitch of a 2D copy may be.
+constexpr int64_t kMaxPitch = (int64_t{1} << 31) - 1;
+
 template <class Function>
 Function entry(const char* name) {
   void* found = nullptr;
@@ -68,7 +71,7 @@ void fold(std::vector<Copy>& copies) {
     if (kept > 0 && c.rows == 1 && copies[kept - 1].width == c.width) {
       Copy& last = copies[kept - 1];
       const int64_t into = c.into - last.into, from = c.from - last.from;
-      const bool is_second = last.rows == 1 && into >= c.width && from >= c.width;
+      const bool is_second = last.rows == 1 && into >= c.width && from >= c.width && into <= kMaxPitch && from <= kMaxPitch;
       const bool is_next = last.rows > 1 && into == last.rows * last.into_pitch && from == last.rows * last.from_pitch;
       if (is_second) last.into_pitch = into, last.from_pitch = from;
       if (is_second || is_next) {

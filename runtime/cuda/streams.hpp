@@ -73,7 +73,8 @@ struct Copy {
 // of the single rows one batch. `copies` is changed.
 void copy_all(cudaStream_t stream, std::vector<Copy>& copies);
 
-// Joins neighbours that make one rectangle, in place: equal widths, and even steps of at least that in both memories.
+// Joins neighbours that make one rectangle, in place: equal widths, and even steps of at least that, below 2 GiB, in
+// both memories.
 void fold(std::vector<Copy>& copies);
 
 }  // namespace tidec::cuda

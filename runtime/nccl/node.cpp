@@ -11,7 +11,7 @@ namespace tidec::nccl {
 
 namespace {
 
-constexpr int64_t kStride = 64, kAlignment = 512;
+constexpr int64_t kStride = 64, kAlignment = int64_t{2} << 20;
 constexpr uint64_t kReleased = uint64_t{1} << 62;
 constexpr long kNapNs = 20000;
 
@@ -152,7 +152,7 @@ void Node::wait(int64_t deadline_ms) {
     if (state == cudaSuccess) break;
     if (state != cudaErrorNotReady) cuda::check(state, "a kernel or copy of the plan");
     if (now_ns() - start > deadline_ms * 1000000) {
-      std::vector<char> words(static_cast<size_t>(arena_at_));
+      std::vector<char> words(static_cast<size_t>(census_.most() * kStride));
       cuda::OwnStream spare;
       cuda::check(cudaMemcpyAsync(words.data(), own_.base(), words.size(), cudaMemcpyDeviceToHost, spare), "cudaMemcpyAsync");
       cuda::check(cudaStreamSynchronize(spare), "cudaStreamSynchronize");
