@@ -20,7 +20,7 @@ from tidec.interpret.provenance import FREED, TORN, UNWRITTEN, ZERO, Value, cont
 from tidec.interpret.provenance import seed as seed_of
 from tidec.interpret.unfold import Place, Point, Rank, UnfoldError, Unfolding, show_counter, show_place, unfold
 from tidec.schedule.branch import branch
-from tidec.schedule.program import Block, Event, Kind, OpKind, Program, statements
+from tidec.schedule.program import Block, Event, Kind, OpKind, Program, Scope, statements
 
 
 class Policy(Enum):
@@ -33,6 +33,11 @@ class Policy(Enum):
     SLOW_STREAM = "slow stream"  # one stream, on every rank, moves only if nothing else can
     SLOW_WIRE = "slow wire"      # arrivals and completions of puts only if nothing else can
     ONE_QUEUE = "one queue"      # all streams of a rank share one queue, filled in position order
+    ONE_RAIL = "one rail"        # one communicator carries puts, and signals and waits of a rail, in position order, whatever their streams
+
+
+# One program has all of that on one stream, so that a seed alone does not draw ONE_RAIL: it is for collectives together.
+DRAWN = tuple(p for p in Policy if p is not Policy.ONE_RAIL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def simulate(program: Program, nodes: int, calls: int = 3, seed: int = 0, policy
     seed: decides all draws, and the policy where none is given. drop: the id of an op that is left out, -1 for none.
     """
     draw = random.Random(seed)
-    policy = policy or tuple(Policy)[seed % len(Policy)]
+    policy = policy or DRAWN[seed % len(DRAWN)]
     program = branch(program, nodes)
     # What call e gathered is read in call e + 1.
     reads_late = any(s.op.kind is OpKind.READ for s in statements(program))
@@ -67,6 +72,11 @@ def simulate(program: Program, nodes: int, calls: int = 3, seed: int = 0, policy
     if unfolding.outside:
         first = unfolding.outside[0]
         return SimulationReport(False, f"{show_place(first.place)} does not exist: {first.point}", "", 0, policy)
+    return play(unfolding, calls, draw, policy)
+
+
+def play(unfolding: Unfolding, calls: int, draw: random.Random, policy: Policy) -> SimulationReport:
+    """Runs the points of all ranks, of which the first `calls` calls must keep the contract."""
     machine = _Machine(unfolding, calls, draw, policy)
     try:
         machine.run()
@@ -135,17 +145,25 @@ class _Machine:
         tasks: list[_Task] = []
         for points in self.u.points:
             mine: list[_Task] = []
+            last_on_rail = -1
             for i, point in enumerate(points):
                 after = set(point.after)
                 if self.policy is Policy.ONE_QUEUE:
                     # Ops of other streams that were issued since the last one that this op follows anyway.
                     after |= {k for k in range(max(after, default=-1) + 1, i) if points[k].op.stream != point.op.stream}
+                if self.policy is Policy.ONE_RAIL and self._is_on_rail(point):
+                    after |= {last_on_rail} - {-1}
+                    last_on_rail = i
                 task = _Task(point, len(after))
                 for a in after:
                     mine[a].followers.append(task)
                 mine.append(task)
             tasks += mine
         return tasks
+
+    def _is_on_rail(self, point: Point) -> bool:
+        flags = {p.flag for p in (*(r.promise for r in point.op.raises), *point.op.waits)}
+        return any(f.name in flags and f.scope is Scope.RAIL for f in self.u.program.flags)
 
     # ---- moves
 

@@ -117,6 +117,17 @@ class World:
         names = ["e", *(l.name for l in self.shared(a, b))]
         return self._lexicographic(names, (), a, u, b, v, a.op.id < b.op.id)
 
+    def common_position(self, a: Statement, u: Values, b: Statement, v: Values) -> tuple[list[Bool], Bool]:
+        """What is known of the turns of two calls in the one order of the calls of all collectives, and that a is issued before b in it.
+
+        The turns of a collective's calls grow with the calls; between them may stand any calls of any other collective, whole.
+        """
+        t = self.terms
+        mine, its = t.var("first.turn"), t.var("then.turn")
+        known = [t.implies(t.lt(u["e"], v["e"]), t.lt(mine, its)), t.implies(t.eq(u["e"], v["e"]), t.eq(mine, its)), t.implies(t.lt(v["e"], u["e"]), t.lt(its, mine))]
+        here = self._lexicographic([l.name for l in self.shared(a, b)], (), a, u, b, v, a.op.id < b.op.id)
+        return known, t.some((t.lt(mine, its), t.every((t.eq(mine, its), here))))
+
     def program_order(self, a: Statement, u: Values, b: Statement, v: Values) -> Bool:
         """a ends before b starts because both are of one stream: position order without the freedom of unordered sets. Ranks are not compared."""
         shared = self.shared(a, b)
