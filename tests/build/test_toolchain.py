@@ -1,10 +1,11 @@
 """Which compiler is used, and what is said where it does not work."""
+import os
 import sys
 import time
 
 import pytest
 
-from tidec.build.toolchain import find_compiler, run_tool
+from tidec.build.toolchain import find_architecture, find_compiler, find_nvcc, run_tool
 from tidec.errors import Exit, TidecError
 
 
@@ -80,3 +81,69 @@ def test_errors_are_shown_before_the_rest():
 def test_what_a_tool_prints_comes_back():
     told = run_tool((sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"), deadline_s=20)
     assert sorted(told.split()) == ["err", "out"]
+
+
+# ---- CUDA
+
+NVCC = 'echo "nvcc: NVIDIA (R) Cuda compiler driver"; echo "Cuda compilation tools, release {0}, V{0}.99"'
+
+
+@pytest.fixture
+def toolkit(tmp_path, monkeypatch):
+    """`toolkit("12.3")` is a CUDA toolkit with an nvcc of that release, as CUDA_HOME names it."""
+
+    def make(release: str):
+        (tmp_path / "cuda" / "bin").mkdir(parents=True, exist_ok=True)
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+        return script(tmp_path / "cuda" / "bin", "nvcc", NVCC.format(release))
+
+    return make
+
+
+def test_nvcc_is_that_of_cuda_home_with_the_compiler_that_cxx_names(toolkit, tmp_path, monkeypatch):
+    nvcc = toolkit("13.0")
+    monkeypatch.setenv("CXX", str(script(tmp_path, "my-c++", "echo mine")))
+    found = find_nvcc()
+    assert found.command == (str(nvcc), "-ccbin", str(tmp_path / "my-c++")) and found.release == (13, 0) and found.version == "nvcc 13.0.99"
+
+
+def test_no_nvcc_an_old_one_and_an_old_gpu_have_messages_of_their_own(toolkit, tmp_path, monkeypatch):
+    """huggingface/transformers#47154: each says what was found, what is needed, and the variable to set."""
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    missing = refused(find_nvcc)
+    assert "nvcc was not found" in missing.sentence and f"CUDA_HOME is {tmp_path / 'nowhere'}" in missing.reason and "12.8" in missing.help
+    toolkit("12.3")
+    old = refused(find_nvcc)
+    assert "nvcc 12.3 is too old" in old.sentence and "found 12.3, needed 12.8" in old.reason and "CUDA_HOME" in old.help
+    monkeypatch.setenv("TIDEC_CUDA_ARCH", "8.0")
+    below = refused(find_architecture)
+    assert "compute capability 8.0 is below 9.0" in below.sentence and "TIDEC_CUDA_ARCH says 8.0" in below.reason and "TIDEC_CUDA_ARCH" in below.help
+    assert len({d.sentence for d in (missing, old, below)}) == 3
+
+
+def test_without_cuda_home_the_message_says_where_it_looked(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if not os.path.exists("/usr/local/cuda/bin/nvcc"):
+        assert "CUDA_HOME is not set" in refused(find_nvcc).reason
+
+
+@pytest.mark.parametrize(("named", "means"), [("9.0", "sm_90"), ("10.0", "sm_100"), ("10.3", "sm_103"), ("12.0", "sm_120")])
+def test_the_variable_names_the_architecture(monkeypatch, named, means):
+    monkeypatch.setenv("TIDEC_CUDA_ARCH", named)
+    assert find_architecture() == means
+
+
+@pytest.mark.parametrize("named", ["90", "sm_90", "9", "nine", "9.0.0"])
+def test_a_variable_that_is_no_capability_is_named(monkeypatch, named):
+    monkeypatch.setenv("TIDEC_CUDA_ARCH", named)
+    assert f"TIDEC_CUDA_ARCH is {named!r}" in refused(find_architecture).sentence
+
+
+def test_the_first_gpu_says_its_capability(tmp_path, monkeypatch):
+    monkeypatch.delenv("TIDEC_CUDA_ARCH", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    script(tmp_path, "nvidia-smi", "echo 9.0; echo 9.0")
+    assert find_architecture() == "sm_90"
+    script(tmp_path, "nvidia-smi", "echo 'no devices were found' >&2; exit 6")
+    assert "no GPU says its compute capability" in refused(find_architecture).sentence
