@@ -26,6 +26,16 @@ void pause(int64_t times) {
 
 uint64_t state_of(uint64_t seed, uint64_t what) { return seed == 0 ? 0 : (seed * 0x9e3779b97f4a7c15u ^ (what + 1) * 0xd6e8feb86659fd93u) | 1; }
 
+// Which workers move only if no other can: none, all wires, all of one rank, or one stream of every rank.
+struct Slowed {
+  enum { kNone, kWires, kRank, kStream } kind;
+  int64_t which;
+
+  bool operator()(const Rank& rank, const Worker& w) const {
+    return kind == kWires ? w.is_wire : kind == kRank ? rank.number() == which : kind == kStream && !w.is_wire && w.stream == which;
+  }
+};
+
 std::string seconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
@@ -59,15 +69,20 @@ bool Driver::run_drawn(uint64_t seed) {
       if (!rank->is_through(w)) all.emplace_back(rank, &w);
     }
   }
+  if (all.empty()) return true;
   Draw draw(state_of(seed, static_cast<uint64_t>(ranks_[0]->number())));
   constexpr int kBursts[] = {40, 1, 1, 4};
+  const auto kind = static_cast<decltype(Slowed::kind)>(draw.below(4));
+  const auto [some_rank, some_worker] = all[draw.below(all.size())];
+  const Slowed slowed{kind, kind == Slowed::kRank ? some_rank->number() : some_worker->stream};
   int64_t idle = 0;
   while (!all.empty()) {
     bool has_moved = false;
     const size_t start = draw.below(all.size());
-    for (size_t k = 0; k < all.size() && !has_moved; ++k) {
-      const size_t i = start + k < all.size() ? start + k : start + k - all.size();
+    for (size_t k = 0; k < 2 * all.size() && !has_moved; ++k) {
+      const size_t i = (start + k) % all.size();
       auto [rank, worker] = all[i];
+      if (slowed(*rank, *worker) != (k >= all.size())) continue;
       try {
         for (int burst = kBursts[draw.below(4)]; burst > 0 && rank->step(*worker, draw); --burst) has_moved = true;
       } catch (const Stopped& problem) {

@@ -36,7 +36,7 @@ class HostJob:
     """What is run. library: a built bundle's, that holds the plan.
 
     num_seeds: runs, from seed first_seed on; each draws another interleaving, and seed 0 is the plain one.
-    is_in_process: all ranks here, as threads or drawn one op after the other. is_threaded: a thread a stream, else one a process.
+    is_in_process: all ranks here, as threads or drawn one op after the other. is_one_process: the same in one process of its own. is_threaded: a thread a stream, else one a process.
     is_scalar: sums one value at a time. deadline_s: of every wait. entry: the library's function that runs ranks.
     """
 
@@ -49,6 +49,7 @@ class HostJob:
     first_seed: int = 0
     num_seeds: int = 1
     is_in_process: bool = False
+    is_one_process: bool = False
     is_threaded: bool = False
     is_scalar: bool = False
     deadline_s: float = DEADLINE_S
@@ -117,8 +118,8 @@ def started(job: HostJob) -> Iterator[Running]:
         objects = Objects(job, stack)
         processes: list[subprocess.Popen] = []
         try:
-            for r in range(job.plan.ranks):
-                told = json.dumps(objects.told(range(r, r + 1)))
+            for ranks in [range(job.plan.ranks)] if job.is_one_process else [range(r, r + 1) for r in range(job.plan.ranks)]:
+                told = json.dumps(objects.told(ranks))
                 processes.append(subprocess.Popen((sys.executable, "-I", "-S", worker.__file__, told), pass_fds=objects.files, stdin=subprocess.DEVNULL,
                                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"))
             yield Running(job, objects, processes)
@@ -220,7 +221,7 @@ def _said(out: str, err: str) -> tuple[list[int], list[int], str]:
 def stops(job: HostJob, ends: Sequence[int | None], reasons: Sequence[str]) -> TidecError:
     """What stopped a job. ends: exit codes, `None` of a process that had to be killed."""
     plan = job.plan
-    names = [f"rank {r // plan.lanes}.{r % plan.lanes}" for r in range(plan.ranks)]
+    names = ["the process of all ranks"] if len(ends) == 1 else [f"rank {r // plan.lanes}.{r % plan.lanes}" for r in range(plan.ranks)]
     killed = [f"{names[r]} was killed by signal {-code}" for r, code in enumerate(ends) if code is not None and code < 0]
     silent = [f"{names[r]} did not end, and was killed" for r, code in enumerate(ends) if code is None]
     first = [why for why in reasons if why and " stops because " not in why]
