@@ -1,0 +1,96 @@
+"""`tidec run`: what it tells, what it refuses, and what it sees."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tidec.commands import run as command
+from tidec.run.compare import Difference
+
+SMALL = """{"groups": [
+    {"name": "block", "repeat": 2, "params": [{"name": "w", "shape": [7, 3], "dtype": "bf16"}, {"name": "b", "shape": [33], "dtype": "bf16"}]},
+    {"name": "again", "params": [{"name": "w", "shape": [7, 3], "dtype": "bf16"}, {"name": "b", "shape": [33], "dtype": "bf16"}]},
+    {"name": "kept", "params": [{"name": "e", "shape": [4, 6], "dtype": "bf16", "shard_dim": 1}]}]}"""
+GATHER, REDUCE = "all_gather", "reduce_scatter"
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
+
+def test_both_collectives_of_every_group_are_run_and_told(json_of, group):
+    code, told = json_of("run", "--topo", "2x2", "--group", group(SMALL), "--target", "python", "--calls", 5, "--poison", "--seeds", 2)
+    assert code == 0 and told["schema"] == "tidec.run/1" and told["target"] == "python"
+    block, again, kept = told["groups"]
+    assert (block["name"], block["repeat"], kept["name"]) == ("block", 2, "kept")
+    for collective in (GATHER, REDUCE):
+        one = block[collective]
+        assert set(one) == {"bitwise_equal", "digest", "max_error_ulps", "calls"} and one["bitwise_equal"] is True and one["calls"] == 5 and len(one["digest"]) == 64
+        assert again[collective] == one and kept[collective]["stock"]["code"] == "P012"
+    assert block[GATHER]["max_error_ulps"] == 0.0 < block[REDUCE]["max_error_ulps"] < 2
+
+
+def test_a_bundle_runs_on_the_host_and_gives_the_digests_of_the_reference(json_of, group, tmp_path):
+    options = ("--calls", 4, "--accumulate", "--poison", "--alpha", "0.3")
+    code, compiled = json_of("compile", "--topo", "2x2", "--group", group(SMALL), "--target", "host", "--stock-ok", "-o", tmp_path / "bundle")
+    assert code == 0 and (tmp_path / "bundle" / "lib").is_dir()
+    code, host = json_of("run", tmp_path / "bundle", "--target", "host", "--seeds", 4, *options)
+    assert code == 0 and host["bundle_digest"] == compiled["bundle_digest"]
+    code, python = json_of("run", tmp_path / "bundle", "--target", "python", *options)
+    assert code == 0
+    for a, b in zip(host["groups"], python["groups"], strict=True):
+        assert a[GATHER] == b[GATHER] and a[REDUCE] == b[REDUCE]
+
+
+@pytest.mark.slow
+def test_what_was_built_is_found_again_in_the_cache(json_of, group, own_environment, monkeypatch):
+    asked = ("run", "--topo", "2x1", "--group", group(SMALL), "--target", "host")
+    code, first = json_of(*asked)
+    assert code == 0
+    built = []
+    monkeypatch.setattr("tidec.build.library._compile", lambda *_: built.append(1))
+    code, again = json_of(*asked)
+    assert code == 0 and not built and again["groups"] == first["groups"] and again["bundle"] == first["bundle"]
+
+
+@pytest.mark.parametrize("data", ["integers", "classes"])
+def test_other_data_give_other_digests(data, json_of, group):
+    asked = ("run", "--topo", "1x2", "--group", group(SMALL), "--target", "python", "--data")
+    (_, numbers), (code, other) = json_of(*asked, "numbers"), json_of(*asked, data)
+    assert code == 0 and numbers["groups"][0][REDUCE]["digest"] != other["groups"][0][REDUCE]["digest"]
+    assert other["groups"][0][REDUCE]["bitwise_equal"] and (data != "integers" or other["groups"][0][REDUCE]["max_error_ulps"] == 0.0)
+
+
+def test_bits_that_differ_are_an_error_with_their_place(json_of, told, group, monkeypatch):
+    monkeypatch.setattr(command, "first_difference", lambda plan, got, wanted: Difference(1, 3, "w", 4, 2, "0x3f800001", "0x3f800000"))
+    asked = ("run", "--topo", "2x2", "--group", group(SMALL), "--target", "python")
+    code, said = json_of(*asked)
+    assert code == 1 and said["groups"][0][REDUCE]["bitwise_equal"] is False
+    assert said["groups"][0][REDUCE]["first_difference"] == {"call": 1, "rank": 3, "parameter": "w", "row": 4, "column": 2, "got": "0x3f800001", "wanted": "0x3f800000"}
+    text = told(*asked)
+    assert "error[R002 unequal-bits]" in text and 'call 1, rank 1.1, parameter "w", row 4, column 2: 0x3f800001, not 0x3f800000' in text and "DIFFERS" in text
+
+
+REFUSED = {
+    "a target that runs nothing": (2, ["--target", "echo"]), "no such target": (2, ["--target", "tpu"]),
+    "no calls": (2, ["--calls", "0"]), "data": (2, ["--data", "words"]), "alpha": (2, ["--alpha", "nan"]), "a deadline": (2, ["--deadline", "0"]),
+    "seeds": (2, ["--seeds", "-1"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_run_is_said_at_once(name, json_of, group):
+    code, arguments = REFUSED[name]
+    assert json_of("run", "--topo", "2x2", "--group", group(SMALL), *arguments)[0] == code
+
+
+def test_a_bundle_and_inputs_to_compile_are_one_too_many(json_of, group, tmp_path):
+    assert json_of("run", tmp_path, "--topo", "2x2", "--group", group(SMALL))[0] == 2
+    assert json_of("run")[0] == 2 and json_of("run", tmp_path)[0] == 2
+
+
+def test_without_numpy_it_says_how_to_get_it(group, tmp_path):
+    script = "import sys; sys.modules['numpy'] = None; from tidec import cli; sys.exit(cli.main(sys.argv[1:]))"
+    done = subprocess.run((sys.executable, "-c", script, "run", "--topo", "2x2", "--group", str(group(SMALL)), "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 6 and "tidec[run]" in json.loads(done.stdout)["error"]["help"]
