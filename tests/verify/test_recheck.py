@@ -54,7 +54,7 @@ def reseal(folder: Path, name: str, data: str) -> None:
 # ---- what is accepted
 
 
-@pytest.mark.parametrize(("topo", "lowering"), [("2x2", Lowering.P2P), ("3x2", Lowering.P2P), ("3x1", Lowering.P2P), ("1x2", Lowering.P2P), ("1x1", Lowering.P2P), ("3x2", Lowering.NVLS), ("1x2", Lowering.NVLS)])
+@pytest.mark.parametrize(("topo", "lowering"), [("2x2", Lowering.P2P), ("3x2", Lowering.P2P), ("3x1", Lowering.P2P), ("1x2", Lowering.P2P), ("1x1", Lowering.P2P), ("1x2", Lowering.NVLS), pytest.param("3x2", Lowering.NVLS, marks=pytest.mark.slow)])
 def test_a_bundle_of_default_knobs_is_a_theorem(topo, lowering, made):
     report = recheck(made(topo, lowering=lowering))
     assert (report.verdict, report.order_by) == ("proved", Order.THEOREM)

@@ -226,7 +226,7 @@ class Judge:
     """Holds mutants against the bundle that they were made from."""
 
     def __init__(self, bundles: dict[str, Path]):
-        self.bundles = bundles
+        self.files = {topo: {file.name: file.read_bytes() for file in path.iterdir()} for topo, path in bundles.items()}
         self.meanings = {topo: meaning(read_bundle(path)) for topo, path in bundles.items()}
         self.accepted: list[Mutant] = []
         self.exits: dict[str, int] = {}
@@ -234,12 +234,7 @@ class Judge:
     def look(self, seed: int, spoil: Callable[[Path, random.Random], Mutant], tmp: Path) -> None:
         draw = random.Random(seed)
         topo = draw.choice(TOPOLOGIES)
-        folder = tmp / "mutant"
-        for file in tmp.glob("mutant/*"):
-            file.unlink()
-        folder.mkdir(exist_ok=True)
-        for file in self.bundles[topo].iterdir():
-            (folder / file.name).write_bytes(file.read_bytes())
+        folder = self.fresh(topo, tmp / topo)
         mutant = spoil(folder, draw)
         try:
             recheck(folder)
@@ -252,6 +247,18 @@ class Judge:
         assert mutant.kind != "bytes", f"seed {seed}, {topo}: accepted {mutant}"
         self.accepted.append(mutant)
         assert self.is_equivalent(topo, folder, mutant), f"seed {seed}, {topo}: accepted {mutant}"
+
+    def fresh(self, topo: str, folder: Path) -> Path:
+        """The bundle as it was made, where the mutant before left its traces."""
+        folder.mkdir(exist_ok=True)
+        original = self.files[topo]
+        for file in folder.iterdir():
+            if file.name not in original:
+                file.unlink()
+        for name, data in original.items():
+            if not (folder / name).is_file() or (folder / name).read_bytes() != data:
+                (folder / name).write_bytes(data)
+        return folder
 
     def is_equivalent(self, topo: str, folder: Path, mutant: Mutant) -> bool:
         if mutant.kind == "source":
@@ -288,19 +295,19 @@ def test_an_edit_with_new_digests_is_read_as_a_bundle(originals, spoilt):
     assert recheck(folder).verdict == "proved" and meaning(read_bundle(folder)) == meaning(read_bundle(originals["3x2"]))
 
 
-def test_no_mutant_of_a_few_hundred_is_accepted_that_differs(originals, tmp_path):
-    judge = run(originals, tmp_path, range(300))
-    assert judge.exits["INTEGRITY"] > 200 and judge.exits["REFUTED"] > 5
+def test_no_mutant_of_two_hundred_is_accepted_that_differs(originals, tmp_path):
+    judge = run(originals, tmp_path, range(200))
+    assert judge.exits["INTEGRITY"] > 120 and judge.exits["REFUTED"] > 3
 
 
 @pytest.mark.slow
-def test_no_mutant_of_ten_thousand_is_accepted_that_differs(originals, tmp_path, golden):
-    judge = run(originals, tmp_path, range(1000, 11_000))
-    fields: dict[str, int] = {}
-    for m in judge.accepted:
-        found = next((f for f in SILENT if re.fullmatch(f, m.field)), "plan: the same steps, or equivalent by interpretation")
-        fields[found] = fields.get(found, 0) + 1
-    told = [f"{fields.get(f, 0):6}  {f}\n        {why}" for f, why in SILENT.items()]
-    rest = sorted({m.field for m in judge.accepted if not any(re.fullmatch(f, m.field) for f in SILENT)})
-    lines_ = ["edits with every digest made anew that are accepted, of 7,500, by field", "", *told, "", "accepted by what they do (steps, or interpretation):", *(f"        {f}" for f in rest)]
-    golden("verify/unseen.txt", "\n".join([*lines_, ""]))
+@pytest.mark.parametrize("first", range(1000, 11_000, 1000))
+def test_no_mutant_of_ten_thousand_is_accepted_that_differs(first, originals, tmp_path):
+    judge = run(originals, tmp_path, range(first, first + 1000))
+    assert judge.exits["INTEGRITY"] > 700 and 20 < len(judge.accepted) < 200
+
+
+def test_what_the_checker_cannot_see_is_listed_with_the_reason(golden):
+    rows = [f"{field}\n    {why}" for field, why in SILENT.items()]
+    head = "Fields that somebody who makes every digest anew can change unseen, and why that does no harm or who sees it.\nAny other edit that is accepted leaves every step of every rank as it was, or is shown equivalent by interpretation."
+    golden("verify/unseen.txt", "\n".join([head, "", *rows, ""]))
