@@ -28,6 +28,14 @@ def test_knobs_become_the_arguments_of_the_schedule():
     assert dict(schedule_call(asked("4x2"), REDUCE)[1])["n_out"] == "full"
 
 
+def test_a_round_is_as_small_as_the_nodes_where_the_outbox_is():
+    # Three nodes: a round of k = 4 has two blocks, and an outbox of two holds them; a larger machine would need four.
+    assert dict(schedule_call(asked("3x8", "k=4", "n_out=2", "n_part=2"), REDUCE)[1])["k"] == 2
+    assert dict(schedule_call(asked("3x8", "k=4", "n_out=4", "n_part=2"), REDUCE)[1])["k"] == 4
+    plan = lower(asked("3x8", "k=4", "n_out=2", "n_part=2"), REDUCE)
+    assert [str(s.op.spot) for s in plan.steps(0)] == [str(s.op.spot) for s in lower(asked("3x8", "k=2", "n_out=2", "n_part=2"), REDUCE).steps(0)]
+
+
 def test_a_cast_follows_from_the_types():
     plain, cast = lower(asked("2x2"), GATHER), lower(asked("2x2", gathered=Dtype.BF16), GATHER)
     assert (plain.has_cast, cast.has_cast) == (False, True)
