@@ -9,7 +9,8 @@ import pytest
 from tidec.cache.clean import Kind, clean, contents
 from tidec.cache.key import Cache
 from tidec.cache.locks import own, share
-from tidec.cache.store import keep_bundle, open_proofs
+from tidec.cache.proofs import open_proofs
+from tidec.cache.store import keep_bundle
 from tidec.cache.workspace import WORK, workspace
 
 NOW, DAY = 2_000_000_000.0, 86_400.0

@@ -16,7 +16,8 @@ from tidec.cache import store
 from tidec.cache.entry import check_entry, entry_folders
 from tidec.cache.key import Cache
 from tidec.cache.libraries import build_kept
-from tidec.cache.store import find_entry, keep_bundle, open_proofs, read_proof
+from tidec.cache.proofs import open_proofs, read_proof
+from tidec.cache.store import find_entry, keep_bundle
 from tidec.cache.workspace import WORK
 
 KEYS = ("one", "two", "three")

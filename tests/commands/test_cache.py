@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from hashlib import sha256
@@ -16,6 +17,9 @@ from tidec import cli
 from tidec.cache.entry import check_entry
 from tidec.cache.locks import share
 from tidec.cache.workspace import WORK
+from tidec.errors import Diagnostic, TidecError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = pytest.mark.usefixtures("kept_proofs")
 SMALL = '{"params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]}'
@@ -178,7 +182,34 @@ def test_a_bundle_that_is_whole_and_wrong_is_neither_verified_nor_imported(told,
     assert [n for n in os.listdir(tmp_path / "other") if n != WORK] == []
 
 
+def test_a_plan_that_cannot_be_decided_here_is_exit_3_and_not_imported(told, kept, archive, monkeypatch, tmp_path):
+    def recheck(path):
+        raise TidecError(Diagnostic("V901", "small.ag.plan.json cannot be re-checked without the solver", help="tidec verify --prove"))
+
+    monkeypatch.setattr("tidec.commands.cache.recheck", recheck)
+    text = told("cache", "verify")
+    assert text.endswith("exit 3\n") and f"{kept.name[:12]}  unknown" in text and "error[V901" in text
+    kept.rename(tmp_path / "away")
+    assert told("cache", "import", archive).endswith("exit 3\n") and not kept.exists()
+
+
 # ---- layers, use, and other users
+
+NOTHING = """\
+import sys
+for name in ("z3", "networkx", "jinja2", "pybind11", "numpy", "torch", "cvc5"):
+    sys.modules[name] = None
+from tidec import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_machine_with_nothing_but_python_imports_lists_verifies_and_exports(kept, archive, tmp_path):
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "TIDEC_CACHE_DIR": str(tmp_path / "far" / "away")}
+    for argv in (["import", archive], ["ls"], ["verify"], ["export", "-o", tmp_path / "b.tar"], ["gc"]):
+        done = subprocess.run([sys.executable, "-c", NOTHING, "cache", *map(str, argv)], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), (argv, done.stderr)
+    assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes() and files(tmp_path / "far" / "away" / kept.name) == files(kept)
 
 def test_a_layer_is_listed_verified_and_used(told, kept, group, tmp_path, monkeypatch):
     monkeypatch.setenv("TIDEC_CACHE_DIR", str(tmp_path / "own"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from tidec.cache.entry import NAME, digest_of, entry_folders
 from tidec.cache.folder import fresh_name, private_folder, unwritable
 from tidec.cache.locks import State, own
-from tidec.cache.store import PROOFS
+from tidec.cache.proofs import PROOFS
 from tidec.cache.workspace import is_dead, leftovers, size_of, sweep, workspace
 from tidec.emit.place import MANIFEST
 

@@ -1,134 +1,39 @@
-"""What is kept: proofs by class and bundles by digest, each built aside and renamed into place, whole or not at all.
+"""Bundles that are kept by digest, each built aside and renamed into place, whole or not at all.
 
-    <cache>/proofs/<key>             the proof of one class of programs, with its own sha256 on the first line
-    <cache>/<bundle digest>/         one bundle
+    <cache>/<bundle digest>/         one bundle (entry.py)
+    <cache>/proofs/                  kept proofs (proofs.py)
     <cache>/.work/                   where builders work (workspace.py)
 
-The folder is the user's own (mode 0700). A proof that is not what was written there is found again; a bundle that is not is an
-error, since somebody changed it. A folder that cannot be written costs a note where proofs are kept, and stops a compile that
-puts its bundle there. Layers are searched after the own folder, checked as strictly, and never written.
+The folder is the user's own (mode 0700). A bundle that is not what was written there is an error, since somebody changed it. Layers
+are searched after the own folder, checked as strictly, and never written.
 """
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from tidec.cache.entry import Entry, check_entry, digest_of, is_built, tampered
-from tidec.cache.folder import ELSEWHERE, check_closed, check_runnable, fresh_name, layer_folder, private_folder, sync, sync_tree, unwritable
+from tidec.cache.folder import ELSEWHERE, check_closed, check_runnable, fresh_name, sync, sync_tree, unwritable
 from tidec.cache.key import Cache
 from tidec.cache.locks import State, own, share
 from tidec.cache.workspace import workspace
 from tidec.emit.place import MANIFEST
-from tidec.errors import Diagnostic, Level, TidecError
+from tidec.errors import TidecError
 
 if TYPE_CHECKING:
     from tidec.emit.bundle import Bundle
 
-PROOFS = "proofs"
 # How long another's entry may stay invisible after a rename onto it failed: network file systems remember that a name was absent.
 VISIBLE_S, _POLL_S = 10.0, 0.05
 _STANDS_THERE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 # Of renameat2: both paths count from the working folder; exchange them.
 _HERE, _EXCHANGE = -100, 2
-_PROOF_SCHEMA = "tidec.proof/1"
-
-
-@dataclass(slots=True)
-class ProofStore:
-    """Proofs that were found before. identity: what every key depends on (`key.prover_identity`).
-
-    folders: one's own, then those of layers.  hits, misses: how often `get` knew the key.
-    notes: entries that were ignored, and why nothing could be written.
-    """
-
-    folders: tuple[Path, ...]
-    identity: str
-    hits: int = 0
-    misses: int = 0
-    notes: list[Diagnostic] = field(default_factory=list)
-
-    @property
-    def folder(self) -> Path:
-        return self.folders[0]
-
-    def get(self, key: str) -> str:
-        """What was put under this key by the same prover; "" where nothing was, or where it is not what was put."""
-        name = self._name(key)
-        value = next(filter(None, (self._read(folder / name) for folder in self.folders)), "")
-        self.hits, self.misses = self.hits + bool(value), self.misses + (not value)
-        return value
-
-    def put(self, key: str, value: str) -> None:
-        """Keep a value under this key; a folder that cannot be written gives one note."""
-        assert value
-        name = self._name(key)
-        try:
-            with workspace(self.folder.parent) as work:
-                private_folder(self.folder)
-                aside = work / name
-                aside.write_bytes(f"{proof_head(name, value)}\n{value}".encode())
-                sync(aside)
-                os.replace(aside, self.folder / name)
-                sync(self.folder)
-        except TidecError as error:
-            self._not_kept(error.diagnostics[0].reason or error.diagnostics[0].sentence)
-        except OSError as error:
-            self._not_kept(error.strerror or str(error))
-
-    def _read(self, file: Path) -> str:
-        try:
-            value = read_proof(file)
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
-        except (OSError, ValueError) as error:
-            self.notes.append(Diagnostic("C004", f"the kept proof {file} is ignored, and proved again", reason=getattr(error, "strerror", "") or str(error),
-                                         help="nothing: a proof that was found again replaces it", level=Level.NOTE))
-            return ""
-        if file.parent == self.folder:
-            with suppress(OSError):
-                os.utime(file)      # gc counts from the last use
-        return value
-
-    def _name(self, key: str) -> str:
-        return hashlib.sha256(f"{self.identity}\n{key}".encode()).hexdigest()
-
-    def _not_kept(self, reason: str) -> None:
-        note = Diagnostic("E003", f"proofs cannot be kept in {self.folder}", reason=reason, help=ELSEWHERE, level=Level.NOTE)
-        if note not in self.notes:
-            self.notes.append(note)
-
-
-def proof_head(name: str, value: str) -> str:
-    """The first line of a kept proof. The name is in it too, so that an entry under another key's name is no proof of that key."""
-    return f"{_PROOF_SCHEMA} {name} sha256 {hashlib.sha256(value.encode('utf-8', errors='surrogateescape')).hexdigest()}"
-
-
-def read_proof(file: Path) -> str:
-    """The proof that a file keeps. Raises OSError; ValueError where it is not what was put there."""
-    head, _, value = file.read_bytes().decode("utf-8", errors="surrogateescape").partition("\n")
-    if head != proof_head(file.name, value):
-        raise ValueError("its first line is not the digest of the rest")
-    return value
-
-
-def open_proofs(cache: Cache, identity: str) -> ProofStore:
-    """The proof store of a cache. Raises C003 where a folder is not the user's own, or that of a layer can be written by others than its owner.
-
-    A folder that is missing is made by the first `put`.
-    """
-    for folder in (cache.folder, cache.folder / PROOFS):
-        if os.path.lexists(folder):
-            private_folder(folder)
-    layers = tuple(layer / PROOFS for layer in cache.layers)
-    return ProofStore((cache.folder / PROOFS, *(folder for folder in layers if os.path.lexists(folder) and layer_folder(folder) is None)), identity)
 
 
 def keep_bundle(cache: Cache, write: Callable[[Path], Bundle], *, is_forced: bool = False) -> Bundle:

@@ -10,8 +10,9 @@ from tidec.cache.entry import digest_of
 from tidec.cache.folder import check_closed
 from tidec.cache.key import Cache
 from tidec.cache.listing import Listed, chosen, listed, resolve
+from tidec.cache.proofs import read_proof
 from tidec.cache.ship import export, import_archive
-from tidec.cache.store import read_proof, reading
+from tidec.cache.store import reading
 from tidec.commands.answer import Answer
 from tidec.commands.tell import bytes_text, count_text, table
 from tidec.errors import Diagnostic, Exit, TidecError

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from tidec.cache.key import Cache, prover_identity
-from tidec.cache.store import ProofStore, open_proofs
+from tidec.cache.proofs import ProofStore, open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import Asked, read_asked, read_budget, read_mode
 from tidec.commands.dump import Dump

@@ -5,7 +5,7 @@ import inspect
 from pathlib import Path
 
 from tidec.cache.key import Cache, prover_identity
-from tidec.cache.store import ProofStore, open_proofs
+from tidec.cache.proofs import ProofStore, open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_count
 from tidec.commands.tell import table

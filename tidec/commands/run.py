@@ -9,7 +9,7 @@ from pathlib import Path
 from tidec.build.library import build_library
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.libraries import build_kept
-from tidec.cache.store import open_proofs
+from tidec.cache.proofs import open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import read_asked, read_count
 from tidec.commands.stock import spelt, stock_fields
