@@ -169,9 +169,10 @@ class Table:
         value = x if type(x) is str and x in WORDS else self.read(x)
         return value if type(value) is list else [value] * self.count
 
-    def rows(self, expressions: list) -> list[tuple]:
-        """One tuple of values a point."""
-        return list(zip(*map(self.column, expressions))) if expressions else [()] * self.count
+    def rows(self, expressions: list, *, names: tuple[str, ...] = ()) -> list[tuple]:
+        """One tuple a point: the names, then the values."""
+        values = [x if type(x) is str and x in WORDS else self.read(x) for x in expressions]
+        return list(zip(*(repeat(name, self.count) for name in names), *(v if type(v) is list else repeat(v, self.count) for v in values))) if values else [names] * self.count
 
     def _read(self, x: Node | str | int) -> Value:
         if type(x) is int:

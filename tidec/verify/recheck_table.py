@@ -70,7 +70,7 @@ class Ops:
         for f in self.of(*what):
             names = tuple(c["buffer"] for c in (*f.op["reads"], *f.op["writes"]))
             table = (self._all if all_lanes else self._some).under(f.path)
-            result += [names + row for row in table.rows(ask(f.op))]
+            result += table.rows(ask(f.op), names=names)
         return result
 
     def placed(self, f: Family, expressions: list) -> list[tuple[tuple, tuple]]:
