@@ -93,6 +93,14 @@ def has_library(bundle: Path, target: str) -> bool:
     return _serves(known, f"{target}-{_architecture(row)}", sources, _compiler(row))
 
 
+def kept_library(bundle: Path, target: str) -> Path | None:
+    """The library of a bundle for a target if it is there and was built from the sources of this version, by any compiler; nothing is built."""
+    row = find_target(target)
+    architecture, known = _architecture(row), _known(bundle)
+    serves = _serves(known, f"{target}-{architecture}", _digest(bundle, row, _sources("include/tidec", *row.folders), ()), None)
+    return bundle / library_name(target, architecture) if serves else None
+
+
 def _architecture(row: Target) -> str:
     return find_architecture() if row.is_cuda else platform.machine()
 

@@ -109,6 +109,15 @@ def _spelt(numbers: tuple[int, int]) -> str:
     return f"{numbers[0]}.{numbers[1]}"
 
 
+def pybind11_include() -> Path:
+    """The folder of pybind11's headers. Raises E001 where it is not installed."""
+    try:
+        import pybind11
+    except ImportError as problem:
+        raise TidecError(Diagnostic("E001", "building tidec_rt needs pybind11, which is not installed", help='pip install "tidec[compile]"')) from problem
+    return Path(pybind11.get_include())
+
+
 def run_tool(command: Sequence[str], *, deadline_s: float, folder: Path | None = None) -> str:
     """Run a compiler and give what it printed, stdout and stderr together. folder: where it runs; `None` = here.
 
