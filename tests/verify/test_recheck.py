@@ -77,6 +77,14 @@ def test_a_group_that_keeps_stock_has_no_plan_and_says_why(made, spoilt):
     assert [p.stem for p in recheck(made("2x2", groups=groups)).plans] == ["a.ag", "a.rs", "b.ag"]
     folder = spoilt("2x2", groups=groups)
     manifest = json.loads((folder / "manifest.json").read_text())
+    stock = manifest["groups"][1]["reduce_scatter"]["stock"]
+    stock["reason"] = "other words"
+    seal(folder, manifest)
+    assert recheck(folder).verdict == "proved"
+    stock["parameter"] = "nobody"
+    seal(folder, manifest)
+    assert refused(folder)[0] == "C001"
+    stock["parameter"] = ""
     manifest["groups"][0]["reduce_scatter"] = manifest["groups"][1]["reduce_scatter"]
     seal(folder, manifest)
     assert refused(folder)[0] == "C001" and "no plan of its reduce_scatter" in refused(folder)[1]

@@ -32,6 +32,7 @@ CALLS = 4
 SILENT = {
     r"manifest tidec_version": "who compiled it; no plan depends on it",
     r"manifest echo\b.*": "what was echoed is taken at its word: the build compares it",
+    r"manifest groups\.(all_gather|reduce_scatter)\.stock\.(reason|parameter)": "words for people; that a group must keep its stock collective is derived again",
     r"cert claims\.what": "the words of a claim; that there are claims of every code is checked",
     r"cert claims(\.(code|scope))?": "one claim of several with its code; that the program is right is what its theorem or its graph says",
     r"cert prover\.z3": "who proved it; the program is a theorem, or its order was unfolded",

@@ -117,3 +117,20 @@ def test_two_contributors_of_a_wave_in_one_block_are_refused():
     facts = Facts("p", "reduce_scatter", 9, 8, dict(W=3, k=1, n_out="full", n_part=1, n_stg=2, chunks=1, stripes=1), jsonable(program))
     with pytest.raises(TidecError, match="V104 exclusive.*contributor 9 of wave 2"):
         check_reduce_scatter(facts, (0, 0, 0), ())
+
+
+@pytest.mark.parametrize(("name", "value", "code"), [("k", 1, "V105"), ("W", 1, "V105"), ("n_stg", 3, "V105"), ("n_out", 1, "V105"), ("n_part", 2, "V105"), ("stripes", 2, "V105")])
+def test_a_program_made_for_another_knob_is_refused(name, value, code, made):
+    """Each knob is bound to the table, so that the theorem of one class does not carry a plan that says it is of another."""
+    own = facts_of(made("5x2"), "block.rs")
+    assert own.knobs[name] != value
+    with pytest.raises(TidecError) as caught:
+        check(Facts(own.file, own.collective, own.nodes, own.lanes, own.knobs | {name: value} | ({"chunks": 2} if name == "stripes" else {}), own.program))
+    assert caught.value.diagnostics[0].code == code
+
+
+@pytest.mark.parametrize("name", ["cast", "multicast"])
+def test_an_all_gather_made_for_another_knob_is_refused(name, made):
+    own = facts_of(made("3x2"), "block.ag")
+    with pytest.raises(TidecError):
+        check(Facts(own.file, own.collective, own.nodes, own.lanes, own.knobs | {name: True}, own.program))

@@ -1,9 +1,9 @@
 """The op table of a reduce-scatter against the closed forms of the paper: eqs. 6-8, waves, generations, stale blocks, outbox order.
 
 M nodes, L lanes, n node, j lane, e call, p part, c contributor (c = M is the own node, which counts as 0 in the rotation), t = n + c mod M the node that
-it is sent to, w = (c-1) // W its wave, J = p*(M-1) + c-1 its place in the order of sending, G a node-local sum in order, U a chunk of one, x stripe.
-On lane j contributor c brings sub-slice (j + c) mod L, so the diagonal d = sub-slice - lane mod L is c mod L on every lane, and L-bit masks of
-diagonals say which blocks a wave writes.
+it is sent to, w = (c-1) // W its wave, r = (c-1) mod W // k its round of the wave, J = p*(M-1) + c-1 its place in the order of sending, G a node-local
+sum in order, U a chunk of one, x stripe. On lane j contributor c brings sub-slice (j + c) mod L, so the diagonal d = sub-slice - lane mod L is c mod L
+on every lane, and L-bit masks of diagonals say which blocks a wave writes.
 Source: paper sections 4.2 to 4.4, Algorithm 1; facts/proofs.md sections 2 and 3.
 """
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_reduce_scatter(facts: Facts, point: tuple[int, int, int], lanes: tuple
     spare, _ = _only(facts, ops, *_OWN)
     if len({outbox, inbox, spare}) < 3 or ops.buffers(*_OWN) != {(spare, inbox)} or {b for b, _ in ops.buffers(*_LAND)} != {inbox}:
         raise refuted("V105", facts.file, "outbox, spare and inbox are not three buffers, each with its own use")
-    puts = ops.rows(*_PUT, ask=transfer)
+    puts = ops.rows(*_PUT, ask=lambda op: [*transfer(op), "r"])
     compare(facts, "V105", "put", puts, _puts(f, outbox, inbox))
     if ops.buffers(*_ZERO) not in (set(), {(inbox,)}):
         raise refuted("V107", facts.file, "another buffer than the inbox is zeroed")
@@ -103,14 +103,15 @@ def _only(facts: Facts, ops: Ops, *what: str) -> tuple[str, ...]:
 def _puts(f: Forms, outbox: str, inbox: str) -> list[tuple]:
     n, j, e = f.here
     M, L, stripes, bank = f.facts.nodes, f.facts.lanes, f.facts.stripes, e % 2
+    width, k = f.width, f.facts.knobs["k"]
     cuts = [(f.whole, ())] if stripes == 1 else [((x, "all"), (x,)) for x in range(stripes)]
     result = []
     for p, c, J in f.sends:
-        w, t = (c - 1) // f.width, (n + c) % M
+        w, t, r = (c - 1) // width, (n + c) % M, (c - 1) % width // k
         generation, block, slot = f.generation(w), (j + c) % L, J % f.blocks
         for x, (at, stripe) in enumerate(cuts):
             result.append((
-                outbox, inbox, bank, slot, *at, n, j, e, J, generation, block, *at, t, j, e, p, w, x, True, c, *stripe, p, t, j, e, False, J, *stripe, n, j, e))
+                outbox, inbox, bank, slot, *at, n, j, e, J, generation, block, *at, t, j, e, p, w, x, True, c, *stripe, p, t, j, e, False, J, *stripe, n, j, e, r))
     return result
 
 
