@@ -93,7 +93,8 @@ def _facts(file: str, plan: dict) -> Facts:
     """What the plan says that it is. Raises C001 where that is nothing that this version plans."""
     program, nodes, lanes = plan["program"], plan["nodes"], plan["lanes"]
     knobs = dict(map(tuple, program["knobs"]))
-    if type(nodes) is not int or type(lanes) is not int or nodes < 1 or lanes < 1 or program["lanes"] != lanes or [[k, knobs[k]] for k in sorted(knobs)] != program["knobs"]:
+    fits = type(nodes) is int and type(lanes) is int and nodes >= 1 and lanes >= 1 and program["lanes"] == lanes
+    if not fits or [[name, knobs[name]] for name in sorted(knobs)] != program["knobs"]:
         raise tampered(file, "its program is for another number of lanes, or its knobs are not in order")
     for name, (low, high) in _KNOBS.items():
         x = knobs.get(name, low)
@@ -213,7 +214,9 @@ def _checked(files: Files) -> tuple[Checked, ...]:
 
 def _plan_checked(stem: str, facts: Facts, order: Order, nodes: tuple[int, ...]) -> tuple[Checked, ...]:
     form = "Bruck's rounds, slots, runs and destinations" if facts.is_gather else "eqs. 6-8, waves, generations, stale blocks, staging and outbox order"
-    reason = "its families with their wait edges are a theorem for every M" if order is Order.THEOREM else f"every access is ordered, and every output holds what it should, on topologies of {', '.join(map(str, nodes))} nodes"
+    reason = "its families with their wait edges are a theorem for every M"
+    if order is Order.GRAPH:
+        reason = f"every access is ordered, and every output holds what it should, on topologies of {', '.join(map(str, nodes))} nodes"
     return (
         Checked(f"{stem}.cert.json", "it is this plan's, every claim in it is proved, no code of claims is missing, and the premises hold"),
         Checked(f"{stem}.plan.json", "rows, sub-slices and regions are those that the shapes give"),

@@ -161,7 +161,8 @@ def check_wanted(wanted: Wanted, plan: dict, facts: Facts) -> None:
     if facts.is_gather:
         name, own = "tide_ag", {"cast": knobs["cast"], "multicast": multicast}
     else:
-        name, own = "tide_rs", {key: knobs[key] for key in ("W", "k", "n_out", "n_part", "n_stg", "stripes")} | {"multicast": multicast, "chunks": _chunks(knobs, plan, facts)}
+        name, own = "tide_rs", {key: knobs[key] for key in ("W", "k", "n_out", "n_part", "n_stg", "stripes")}
+        own |= {"multicast": multicast, "chunks": _chunks(knobs, plan, facts)}
     if facts.program["name"] != name or facts.knobs != own or [type(facts.knobs[key]) for key in sorted(own)] != [type(own[key]) for key in sorted(own)]:
         raise tampered(facts.file, f"its schedule or its knobs are not those that {ASK} asks for")
 

@@ -172,7 +172,8 @@ class Table:
     def rows(self, expressions: list, *, names: tuple[str, ...] = ()) -> list[tuple]:
         """One tuple a point: the names, then the values."""
         values = [x if type(x) is str and x in WORDS else self.read(x) for x in expressions]
-        return list(zip(*(repeat(name, self.count) for name in names), *(v if type(v) is list else repeat(v, self.count) for v in values))) if values else [names] * self.count
+        columns = [v if type(v) is list else repeat(v, self.count) for v in (*names, *values)]
+        return list(zip(*columns)) if columns else [()] * self.count
 
     def _read(self, x: Node | str | int) -> Value:
         if type(x) is int:

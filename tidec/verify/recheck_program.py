@@ -199,7 +199,8 @@ class Form:
                 num_on = len(key) if flag["each"] else len(flag["on"])
                 on = {d["name"]: k for d, k in zip(flag["on"], key)}
                 box = [
-                    {"is": "counted", "key": k, "low": _with(d["lo"], on), "high": _with(d["hi"], on)} for d, k in zip(flag["box"] if not flag["each"] else [], key[num_on:])
+                    {"is": "counted", "key": k, "low": _with(d["lo"], on), "high": _with(d["hi"], on)}
+                    for d, k in zip([] if flag["each"] else flag["box"], key[num_on:])
                 ]
                 kept = [{"is": "keeper", "op": o["id"], "event": r["event"]} for o in ops for r in o["raises"] if r["promise"]["flag"] == w["flag"]]
                 place = {key: w[key] for key in ("node", "lane", "call")}

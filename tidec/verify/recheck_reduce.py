@@ -23,8 +23,9 @@ _ROW_SUM, _ROW_PUSH, _ROW_FREE = ("sum", "row", "grad_row", "out_row"), ("copy",
 class Forms:
     """The closed forms of one plan, seen from rank (n, j) in call e; built by `forms`.
 
-    waves: of a part.  remote D: remote blocks of a call.  blocks: of an outbox bank.  pieces: (stripe, chunk of it) of every chunk of a block, one empty one where blocks are whole.  whole: the end of the key of a
-    whole block.  sends: (p, c, J) in the order of sending.
+    waves: of a part.  remote D: remote blocks of a call.  blocks: of an outbox bank.
+    pieces: (stripe, chunk of it) of every chunk of a block, one empty one where blocks are whole.  whole: the end of the key of a whole block.
+    sends: (p, c, J) in the order of sending.
     chunks: (U, p, c, J, t, r, piece) of every chunk of every node-local sum in order: lane o's share is for sub-slice (o + r) mod L of node t. What the
     outbox has room for comes first, then the own node (c = M, J = -1, r = 0), then the rest.
     """
