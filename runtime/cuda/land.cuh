@@ -37,26 +37,42 @@ struct LandArgs {
 template <int kLanes>
 struct InOrder {
   static constexpr int kArenas = kLanes;
-  // Vectors a thread whose loads are in flight together.
+  // Vectors a thread whose loads are in flight together; of one vector, lanes whose loads are. Registers bound both.
   static constexpr int kBatch = kLanes <= 2 ? 4 : kLanes <= 4 ? 2 : 1;
+  static constexpr int kAhead = kLanes < 8 ? kLanes : 8;
 
-  template <class Value>
+  // The first lanes of one vector, and where the others' lie.
   struct Loaded {
-    Value of[kLanes];
+    const char* const* arenas;
+    int64_t at;
+    float4 of[kAhead];
   };
 
-  static __device__ __forceinline__ Loaded<float4> load_four(const char* const* arenas, int64_t at) {
-    Loaded<float4> v;
+  static __device__ __forceinline__ Loaded load_four(const char* const* arenas, int64_t at) {
+    Loaded v{arenas, at, {}};
 #pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) v.of[lane] = load_once(reinterpret_cast<const float*>(arenas[lane] + at));
+    for (int lane = 0; lane < kAhead; ++lane) v.of[lane] = load_once(reinterpret_cast<const float*>(arenas[lane] + at));
     return v;
   }
-  static __device__ __forceinline__ float4 add_four(float4 sum, const Loaded<float4>& v) {
+  static __device__ __forceinline__ float4 add_four(float4 sum, const Loaded& v) {
 #pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) sum = added(sum, v.of[lane]);
+    for (int lane = 0; lane < kAhead; ++lane) sum = added(sum, v.of[lane]);
+#pragma unroll 1
+    for (int first = kAhead; first < kLanes; first += kAhead) {
+      float4 more[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i < kLanes) more[i] = load_once(reinterpret_cast<const float*>(v.arenas[first + i] + v.at));
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i < kLanes) sum = added(sum, more[i]);
+      }
+    }
     return sum;
   }
   static __device__ __forceinline__ float add_one(float sum, const char* const* arenas, int64_t at) {
+#pragma unroll 4
     for (int lane = 0; lane < kLanes; ++lane) sum = __fadd_rn(sum, *reinterpret_cast<const float*>(arenas[lane] + at));
     return sum;
   }
@@ -65,10 +81,9 @@ struct InOrder {
 // What the switch does, made by L loads: the lanes are added to each other first. For virtual ranks, which have no switch.
 template <int kLanes>
 struct InOneSum : InOrder<kLanes> {
-  template <class Value>
-  using Loaded = typename InOrder<kLanes>::template Loaded<Value>;
+  using Loaded = typename InOrder<kLanes>::Loaded;
 
-  static __device__ __forceinline__ float4 add_four(float4 sum, const Loaded<float4>& v) { return added(sum, InOrder<kLanes>::add_four(float4{0.f, 0.f, 0.f, 0.f}, v)); }
+  static __device__ __forceinline__ float4 add_four(float4 sum, const Loaded& v) { return added(sum, InOrder<kLanes>::add_four(float4{0.f, 0.f, 0.f, 0.f}, v)); }
   static __device__ __forceinline__ float add_one(float sum, const char* const* arenas, int64_t at) {
     return __fadd_rn(sum, InOrder<kLanes>::add_one(0.f, arenas, at));
   }
