@@ -65,6 +65,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests counted: of each thing how many, and the seconds that were spent on them."""
+    counted: dict[str, tuple[int, int, float]] = {}
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "counted":
+                what, count, seconds = value
+                tests, total, spent = counted.get(what, (0, 0, 0.0))
+                counted[what] = tests + 1, total + count, spent + seconds
+    for what, (tests, total, spent) in sorted(counted.items()):
+        terminalreporter.write_line(f"{total:,} {what}, in {tests:,} tests: {spent:,.1f} s, {spent / tests:.2f} s each")
+
+
 @pytest.fixture
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of the test's own, the checkout as working folder, and no variable of the user's."""

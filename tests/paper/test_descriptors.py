@@ -1,0 +1,46 @@
+"""How many copies push gradients in a call, at the size of the paper's example: L = 8, M = 64, P = 30 (section 4.1).
+
+The paper counts every owner with every parameter: (L-1)PML copies of one row each, or (L-1)PM strided ones. Here an owner's sub-slice is a contiguous
+piece of the packed row, which touches few of the parameters, so that a plan has far fewer; the pushes themselves are the same.
+"""
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import default_knobs
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import Topology
+from tidec.plan.cost import cost
+from tidec.plan.lower import lower
+from tidec.schedule.program import OpKind
+
+L, M, P = 8, 64, 30
+
+
+def pushes(rows: int):
+    """(pushes of rank 0 in a call, their descriptors, the rows of those) for 30 parameters of so many rows."""
+    group = Group("g", 1, tuple(Parameter(f"p{i}", (rows, 16), Dtype.BF16) for i in range(P)))
+    plan = lower(Ask(Topology(M, L), group, Lowering.P2P, default_knobs(L)), Collective.REDUCE_SCATTER)
+    steps = [s for s in plan.steps(0) if s.kind is OpKind.COPY and s.stream == "read"]
+    assert sum(len(s.moves) for s in steps) == cost(plan).descriptors
+    return len(steps), sum(len(s.moves) for s in steps), sum(m.rows for s in steps for m in s.moves)
+
+
+def test_the_paper_s_counts_are_every_push_with_every_parameter():
+    num_pushes, _, _ = pushes(512)
+    assert num_pushes == (L - 1) * M
+    assert num_pushes * P == 13_440
+    assert num_pushes * P * L == 107_520
+
+
+def test_a_plan_has_one_strided_copy_for_each_run_of_a_sub_slice():
+    # E = 30 * 16 elements in sub-slices of 64: seven of four runs and one of two, 30 together. For each of 64 nodes rank 0 pushes all but its own one, which
+    # turns with the contributor: eight times each.
+    _, descriptors, rows = pushes(512)
+    assert descriptors == (M - M // L) * 30 == (L - 1) * M * P // L == 1_680
+    assert rows == descriptors * L
+
+
+def test_rows_past_the_end_are_not_pushed():
+    # 500 rows, one a rank: node 62 has four of its eight and node 63 has none. Rank 0 keeps sub-slice 62 % 8 of the one and 63 % 8, of two runs, of the other.
+    _, descriptors, rows = pushes(500)
+    assert descriptors == 1_680 - 28
+    assert rows == (descriptors - 26) * L + 26 * 4
