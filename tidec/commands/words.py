@@ -41,6 +41,7 @@ GLOSSARY = {
     "stage": "where shards of other nodes, or gradients of other lanes, lie before they are placed or summed",
     "block": "what moves at once: a shard, or one sub-slice of the rows of a node's ranks",
     "sub-slice": "a part of a rank's packed output row; there are `n_part` times L of them",
+    "chunk, stripe": "columns of a block that are pushed and summed at once; chunks of a block that travel over one RMA context",
     "contributor": "a node, seen from the one that it sends to: contributor c is c nodes away, M is the node itself",
     "wave, width": "the contributors that land together; at most W of them",
     "round": "puts in flight on a rail at once; at most k of them",
