@@ -109,7 +109,7 @@ def test_a_sample_of_faults_is_judged_alike(name, nodes, lanes, knobs, draws):
 @pytest.mark.parametrize(("name", "nodes", "lanes", "knobs"), FAULTY)
 def test_every_fault_is_judged_alike(name, nodes, lanes, knobs):
     wrong, _ = agree(name, nodes, lanes, knobs, list(faults(branch(traced(name, lanes, **knobs), nodes))))
-    assert wrong > 300
+    assert wrong > 200
 
 
 def test_the_node_counts_that_are_unfolded():
