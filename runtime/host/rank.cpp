@@ -52,7 +52,7 @@ void Rank::begin() {
   }
   for (int64_t e = 0; e < told.calls; ++e) {
     if (!inputs_.empty()) std::memcpy(inputs_.data() + e * job_.sizes.input_bytes, object().input(e), static_cast<size_t>(job_.sizes.input_bytes));
-    std::memcpy(object().output(e), object().before(e), static_cast<size_t>(job_.sizes.output_bytes));
+    if (has_outputs()) std::memcpy(object().output(e), object().before(e), static_cast<size_t>(job_.sizes.output_bytes));
   }
   for (Worker& w : workers_) {
     w.next = 0;
@@ -229,7 +229,10 @@ void Rank::take_last_landing(const Recorder& after) {
   }
 }
 
+bool Rank::has_outputs() const { return job_.program->is_reduction || !job_.told->unread; }
+
 uint64_t Rank::digest() const {
+  if (!has_outputs()) return 0;
   uint64_t h = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(number_ + 1);
   for (int64_t e = 0; e < job_.told->calls; ++e) {
     const char* at = object().output(e);

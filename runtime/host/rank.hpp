@@ -150,6 +150,8 @@ class Rank {
   // Takes the landing of the last call, once all workers are through: the walk of the call after it says where that lies.
   void take_last_landing(const Recorder& after);
   uint64_t digest() const;
+  // Whether calls write outputs: all but all-gathers that are not read.
+  bool has_outputs() const;
 
   int64_t number() const { return number_; }
   std::deque<Worker>& workers() { return workers_; }

@@ -70,7 +70,7 @@ void Rank::load(const Recorder& recorder, int64_t call) {
       case Kind::kLanding: throw Stopped{"a term stands outside its sum"};
       case Kind::kJoin: tasks.push_back(task); break;
       case Kind::kRead:
-        if (call == 0) break;
+        if (call == 0 || !has_outputs()) break;
         task.src = at(op.extent.place, call, op.extent.bytes);
         task.dst = object().output(call - 1);
         task.bytes = std::min(op.extent.bytes, job_.sizes.output_bytes);

@@ -37,6 +37,7 @@ typedef struct {
 // deadline_ms: of every wait.
 // threads: 0 = one thread a process, which draws from the seed which stream of which of its ranks goes on; 1 = one thread a stream, and one a wire.
 // scalar: sums and casts one value at a time.  poison: arena, outputs and freed inputs hold NaN, but for the zero ranges of the arena.
+// unread: landings are not copied to the outputs of an all-gather.
 typedef struct {
   int64_t program;
   int64_t calls;
@@ -48,6 +49,7 @@ typedef struct {
   int32_t threads;
   int32_t scalar;
   int32_t poison;
+  int32_t unread;
   int64_t num_zero;
   const tidec_host_range* zero;
 } tidec_host_job;
