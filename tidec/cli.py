@@ -265,6 +265,10 @@ def _add_cache(page: argparse.ArgumentParser) -> None:
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
 
 
+def _add_doctor(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--target", metavar="TARGET", help="only this one; exit 6 where it cannot be built and run here")
+
+
 def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.compile import run
 
@@ -306,6 +310,12 @@ def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) ->
                is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment))
 
 
+def _doctor(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.doctor import run
+
+    return run(target=options.target)
+
+
 def _cache_command(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands import cache as command
 
@@ -341,5 +351,7 @@ _PAGES = {
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
     "run": ("run plans on made data and compare the bits with the reference", _add_run),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
+    "doctor": ("what this machine has and lacks for each target", _add_doctor),
 }
-COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command}
+COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command,
+            "doctor": _doctor}

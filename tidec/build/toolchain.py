@@ -94,15 +94,23 @@ def find_architecture() -> str:
     return f"sm_{capability[0]}{capability[1]}"
 
 
+def count_gpus() -> int:
+    """How many GPUs nvidia-smi lists; 0 where it is missing or does not answer."""
+    return len(_capabilities())
+
+
 def _first_capability() -> str:
+    return next(iter(_capabilities()), "")
+
+
+def _capabilities() -> list[str]:
     query = shutil.which("nvidia-smi")
     if query is None:
-        return ""
+        return []
     try:
-        lines = run_tool((query, "--query-gpu=compute_cap", "--format=csv,noheader"), deadline_s=20.0).split()
+        return run_tool((query, "--query-gpu=compute_cap", "--format=csv,noheader"), deadline_s=20.0).split()
     except TidecError:
-        return ""
-    return lines[0] if lines else ""
+        return []
 
 
 def _spelt(numbers: tuple[int, int]) -> str:
