@@ -25,6 +25,9 @@ LLAMA_BLOCK = ((64, 64), (16, 64), (16, 64), (64, 64), (224, 64), (224, 64), (64
 AWKWARD = ((2, 40), (7, 3), (33,), (0, 4), (50, 6), (1, 2, 2), (4,), (5, 1), (2, 16, 8))
 MANY = tuple((1 + i % 5, 1 + i % 3) for i in range(256))
 SHAPES = {"gpt2 block": GPT2_BLOCK, "gpt2 embed": GPT2_EMBED, "llama block": LLAMA_BLOCK, "awkward": AWKWARD, "256 parameters": MANY}
+# Public reports: two rows for eight ranks, a head of 32001 rows, experts that leave ranks empty, one value, norms that shift what follows off 16 bytes.
+REPORTED = {"two rows": ((2, 4096),), "32001 rows": ((32001, 64),), "experts": ((2, 16, 8),), "one value": ((1,),), "norms": ((128,), (128,), (256, 32), (3, 5), (256, 32))}
+REPORTS = (("1x8", "two rows"), ("2x4", "32001 rows"), ("1x4", "experts"), ("1x1", "one value"), ("2x4", "norms"), ("5x2", "two rows"))
 
 # What a reduce-scatter is run with: knobs, where the topology has room for them.
 KNOBS = {
@@ -53,7 +56,7 @@ def reduce(topo: str, shapes: str, knobs: str = "full", dtype: Dtype = Dtype.BF1
 
 def _case(topo: str, collective: Collective, shapes: str, dtype: Dtype, gathered: Dtype | None, knobs: tuple[str, ...], lowering: Lowering, words: str) -> Case:
     topology = parse_topology(topo)
-    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate(SHAPES[shapes])), param_dtype=gathered)
+    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate({**SHAPES, **REPORTED}[shapes])), param_dtype=gathered)
     # A wave is no wider than a node has lanes.
     asked = Ask(topology, group, lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
     return Case(f"{topo} {collective.value} of {shapes}, {words}, {lowering.value}", lower(asked, collective))
@@ -65,7 +68,7 @@ def few() -> list[Case]:
         *(gather(topo, "awkward", cast) for topo, cast in zip(TOPOLOGIES, ("no cast", "to bf16", "to fp16", "wider") * 3)),
         *(reduce(topo, "awkward", knobs) for topo, knobs in zip(TOPOLOGIES, (*KNOBS, *KNOBS))),
         gather("3x2", "awkward", lowering=Lowering.NVLS), reduce("3x2", "awkward", lowering=Lowering.NVLS),
-        reduce("2x2", "llama block", dtype=Dtype.FP32), reduce("2x3", "gpt2 block", "stripes", dtype=Dtype.FP16), gather("2x2", "256 parameters"),
+        *(case(topo, shapes) for topo, shapes in REPORTS if shapes != "32001 rows" for case in (gather, reduce)), reduce("2x2", "llama block", dtype=Dtype.FP32), reduce("2x3", "gpt2 block", "stripes", dtype=Dtype.FP16), gather("2x2", "256 parameters"),
     ]
 
 
@@ -75,5 +78,6 @@ def many() -> list[Case]:
         *(gather(topo, shapes, cast) for topo in TOPOLOGIES for shapes in SHAPES for cast in ("no cast", "to bf16")),
         *(reduce(topo, shapes, knobs) for topo in TOPOLOGIES for shapes in SHAPES for knobs in ("full", "partial outbox", "stripes")),
         *(reduce(topo, "awkward", knobs, dtype) for topo in TOPOLOGIES for knobs in KNOBS for dtype in (Dtype.FP16, Dtype.FP32)),
+        *(case(topo, shapes) for topo, shapes in REPORTS for case in (gather, reduce)),
         *(case(topo, "awkward", lowering=Lowering.NVLS) for topo in TOPOLOGIES for case in (gather, reduce)),
     ]

@@ -61,7 +61,7 @@ def test_a_target_gives_the_reference_bits(name, hosted):
 def test_nan_infinities_and_minus_zero_give_what_an_fp32_sum_gives(hosted):
     cases = few()
     library = hosted([c.plan for c in cases])
-    for i, case in enumerate(c for c in cases if c.plan.collective is not GATHER):
+    for i, case in enumerate(c for c in cases if c.plan.collective is not GATHER and c.plan.layout.packed_elems > 1):
         got = conform(case, TARGETS["host, drawn op by op"], library, kind=Kind.CLASSES, accumulate=i % 2 == 1, alpha=-0.5)
         numbers = np.concatenate([x.view(np.float32) for row in got for x in row])
         assert np.isnan(numbers).any() and (case.plan.ranks > 4 or np.isinf(numbers).any()) and np.isfinite(numbers).any(), case.name

@@ -36,8 +36,9 @@ class HostJob:
     """What is run. library: a built bundle's, that holds the plan.
 
     num_seeds: runs, from seed first_seed on; each draws another interleaving, and seed 0 is the plain one.
-    is_in_process: all ranks here, as threads or drawn one op after the other. is_one_process: the same in one process of its own. is_threaded: a thread a stream, else one a process.
-    is_scalar: sums one value at a time. is_unread: landings stay in their arenas, and outputs say nothing. deadline_s: of every wait. entry: the library's function that runs ranks.
+    is_in_process: all ranks here, as threads or drawn one op after the other. is_one_process: the same in one process of its own.
+    is_threaded: a thread a stream, else one a process. is_scalar: sums one value at a time. is_unread: landings stay in their arenas, and outputs say
+    nothing. deadline_s: of every wait. entry: the library's function that runs ranks.
     """
 
     library: Path
