@@ -52,7 +52,8 @@ def compare(plan: Plan, library: Path, run, *, accumulate: bool, **rest: object)
 @pytest.mark.gpu
 @pytest.mark.parametrize(("topo", "rest"), [
     ("1x2", {}), ("1x8", {}), ("2x1", {}), ("2x4", {}), ("2x4", {"lowering": Lowering.NVLS}), ("4x2", {}), ("5x2", {}), ("3x2", {"dtype": Dtype.FP32, "knobs": ("W=1",)}),
-    ("3x4", {"dtype": Dtype.FP16, "knobs": ("n_part=2",)}),
+    ("3x4", {"dtype": Dtype.FP16, "knobs": ("n_part=2",)}), ("1x4", {"knobs": ("chunks=3",)}), ("3x2", {"knobs": ("chunks=4", "stripes=2", "n_stg=3")}),
+    ("5x2", {"knobs": ("k=1", "n_out=1", "stripes=2")}),
 ])
 def test_virtual_ranks_give_the_references_bits_in_every_run(tmp_path, topo, rest):
     library, plans = built(tmp_path, topo, "loopback", **rest)
