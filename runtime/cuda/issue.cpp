@@ -9,6 +9,11 @@ namespace {
 int64_t elems_of(const Move& m) { return m.width / item_bytes(m.from); }
 int64_t span(int64_t width, int64_t rows, int64_t pitch) { return rows < 1 ? 0 : (rows - 1) * pitch + width; }
 
+// Which memory a place lies in, and whose: every gradient is a tensor of its own.
+int64_t memory(const Place& place, int64_t lane) {
+  return ((place.param + 1) * 4 + static_cast<int64_t>(place.space)) * 4096 + lane;
+}
+
 [[noreturn]] void unfit(const std::string& why) { throw Failure{"the library has no kernel for this plan: " + why}; }
 
 }  // namespace
@@ -62,7 +67,7 @@ void Issuer::copy(const Stream& s, const Move& m) {
   for (int64_t lane = first; lane <= last; ++lane) {
     char* into = world_.at(m.dst, lane, span(m.width, m.rows, m.dst_pitch));
     const bool is_near = has_side_ && lane == rank_.lane && m.src.rank.lane == rank_.lane;
-    (is_near ? near_ : far_).push_back({into, from, m.width, m.rows, m.dst_pitch, m.src_pitch});
+    (is_near ? near_ : far_).push_back({into, from, m.width, m.rows, m.dst_pitch, m.src_pitch, memory(m.src, m.src.rank.lane), memory(m.dst, lane)});
   }
   if (!in_set_) {
     std::move(near_.begin(), near_.end(), std::back_inserter(far_));

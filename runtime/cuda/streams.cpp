@@ -68,7 +68,8 @@ void fold(std::vector<Copy>& copies) {
   size_t kept = 0;
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy c = copies[i];
-    if (kept > 0 && c.rows == 1 && copies[kept - 1].width == c.width) {
+    if (kept > 0 && c.rows == 1 && copies[kept - 1].width == c.width && copies[kept - 1].from_memory == c.from_memory &&
+        copies[kept - 1].into_memory == c.into_memory) {
       Copy& last = copies[kept - 1];
       const int64_t into = c.into - last.into, from = c.from - last.from;
       const bool is_second = last.rows == 1 && into >= c.width && from >= c.width && into <= kMaxPitch && from <= kMaxPitch;

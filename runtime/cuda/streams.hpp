@@ -60,6 +60,7 @@ void write_counter(cudaStream_t stream, void* counter, uint64_t value);
 void order(cudaStream_t before, cudaStream_t after, cudaEvent_t event);
 
 // One rectangle to copy; pitches count where there are several rows.
+// from_memory, into_memory: which memory of a rank, and whose, the rectangle lies in. One copy never spans two: the driver refuses it.
 struct Copy {
   char* into;
   const char* from;
@@ -67,6 +68,8 @@ struct Copy {
   int64_t rows;
   int64_t into_pitch;
   int64_t from_pitch;
+  int64_t from_memory = 0;
+  int64_t into_memory = 0;
 };
 
 // Copies that may run in any order, on copy engines: rectangles of one row that follow each other evenly become one of several rows, the rest

@@ -220,7 +220,7 @@ def test_row_57_a_bundle_is_the_same_under_every_hash_seed(tmp_path):
         subprocess.run([sys.executable, "-c", WRITE_A_BUNDLE, os.fspath(tmp_path / "g.json"), os.fspath(tmp_path / seed)], check=True,
                        env={**os.environ, "PYTHONPATH": os.fspath(ROOT), "PYTHONHASHSEED": seed})
     one, other = ({p.relative_to(tmp_path / seed): p.read_bytes() for p in (tmp_path / seed).rglob("*") if p.is_file()} for seed in ("1", "4242"))
-    assert len(one) == 5 + 3 * 3 * 2 and {p.suffix for p in one} == {".json", ".hpp", ".cpp", ".sha256"}
+    assert len(one) == 6 + 3 * 3 * 2 and {p.suffix for p in one} == {".json", ".hpp", ".cpp", ".cu", ".sha256"}
     assert sorted(one) == sorted(other) and [str(p) for p in one if one[p] != other[p]] == []
 
 

@@ -122,8 +122,8 @@ SWAPPED = "where({0}.eq(0), 1, where({0}.eq(1), 0, {0}))"
 @pytest.mark.parametrize(("schedule", "old", "new", "knobs", "codes"), [
     ("tide_ag", "land[e % 2, m, j].at(n, o)", f"land[e % 2, m, {SWAPPED.format('j')}].at(n, o)", {}, {"V105"}),
     ("tide_ag", "stage[h + k].at(to, j), then=", f"stage[h + k].at({SWAPPED.format('to')}, j), then=", {}, {"V103", "V105"}),
-    ("tide_rs", "stage[G % n_stg, j].of(G).at(n, o)", f"stage[G % n_stg, j].of(G).at(n, {SWAPPED.format('o')})", dict(W=3, k=3), {"V104", "V105"}),
-    ("tide_rs", "grad[p, served(c), sub(c, o)]", f"grad[p, served(c), {SWAPPED.format('sub(c, o)')}]", dict(W=3, k=3), {"V105"}),
+    ("tide_rs", "stage[U % n_stg, j].of(U).at(n, o)", f"stage[U % n_stg, j].of(U).at(n, {SWAPPED.format('o')})", dict(W=3, k=3), {"V104", "V105"}),
+    ("tide_rs", "grad[p, served(c), sub(c, o), *at]", f"grad[p, served(c), {SWAPPED.format('sub(c, o)')}, *at]", dict(W=3, k=3), {"V105"}),
 ], ids=["landing offsets", "destination nodes", "destination lanes", "rows"])
 def test_row_20_two_exchanged_blocks_are_refuted_for_every_m(schedule, old, new, knobs, codes):
     program = mutant(schedule, old, new, 3, **knobs)
@@ -161,7 +161,7 @@ def test_row_63_a_buffer_of_two_banks_needs_its_wait_on_call_e_2(flag):
 
 @pytest.mark.parametrize(("flag", "code"), [("sent", "V205"), ("placed", "V201")])
 def test_row_63_the_prover_refuses_it_for_every_m(flag, code):
-    old = {"sent": "s.wait(sent.call(e - 2)[x if full else D - 1 - (D - 1 - x) % n_out])", "placed": "s.wait(placed.call(e - 2)[p])"}[flag]
+    old = {"sent": "reusable(e - 2, x if full else D - 1 - (D - 1 - x) % n_out)", "placed": "s.wait(placed.call(e - 2)[p])"}[flag]
     assert refuted(mutant("tide_rs", old, "pass", 2, W=2, k=1)) == code
 
 

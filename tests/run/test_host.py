@@ -160,8 +160,10 @@ def until_it_runs(running) -> None:
 
 
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)     # what starts the tests may have it ignored
 from tidec.plan.stored import plan_from_json
 from tidec.run.host import HostJob, started
 from tidec.run.made import make

@@ -95,7 +95,7 @@ def agree(found: list[Seen]) -> None:
     assert not holes, "\n".join(["proved, and wrong:", *holes])
 
 
-QUICK = [("ring_ag", 2, {}, 1, 40), ("tide_ag", 2, {}, 2, 25), ("tide_rs", 2, dict(W=2, k=1), 3, 12)]
+QUICK = [("ring_ag", 2, {}, 1, 20), ("tide_ag", 2, {}, 2, 12), ("tide_rs", 2, dict(W=2, k=1), 3, 8)]
 
 
 @pytest.mark.parametrize(("name", "lanes", "knobs", "seed", "num"), QUICK, ids=[q[0] for q in QUICK])

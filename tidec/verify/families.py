@@ -11,7 +11,7 @@ from tidec.schedule.program import (
     ALL, OTHERS, Cell, Dim, Event, Every, Flag, Item, Kind, Loop, Op, OpKind, Program, Promise, Statement, Step, statements,
 )
 from tidec.verify.obligation import Instance
-from tidec.verify.terms import Bool, Int, Terms, Values
+from tidec.verify.terms import Bool, Int, Term, Terms, Values
 
 SETS = (Step.EACH, Step.RUN)
 NEVER = 1 << 60      # the id of a join that nobody wrote
@@ -64,6 +64,17 @@ class World:
     def small_loops(self, s: Statement) -> list[tuple[str, int, int]]:
         """The loops with known bounds that do not run over lanes: name, first, behind the last."""
         return [(l.name, l.lo, l.hi) for l in s.loops if isinstance(l.lo, int) and isinstance(l.hi, int) and not l.over_lanes and l.step is not Step.DOUBLING]
+
+    def hard(self, *points: tuple[Statement, Values]) -> tuple[tuple[Term, int], ...]:
+        """What a claim about points is taken apart by if it is too hard: loops of a few trips, and the parity of the first long one of each."""
+        out: dict[Term, int] = {}
+        for s, v in points:
+            small = {name: hi - lo for name, lo, hi in self.small_loops(s)}
+            long = [l.name for l in s.loops if l.name not in small and not l.over_lanes and l.step is Step.BY_ONE][:1]
+            for name, m in (*small.items(), *((x, 2) for x in long)):
+                if isinstance(v[name], Term):
+                    out[v[name]] = m
+        return tuple(out.items())
 
     def rank(self, tag: str, **fixed: Int) -> Values:
         """A rank and a call of their own."""

@@ -12,7 +12,7 @@ from tidec.verify.before import DEPTH, FAR, Before, lanes_of
 from tidec.verify.families import World, solve
 from tidec.verify.judge import Judge
 from tidec.verify.obligation import Obligation
-from tidec.verify.terms import Bool, Int, Term, Values
+from tidec.verify.terms import Bool, Int, Values
 
 Raiser = tuple[Statement, Event, Promise]
 
@@ -189,18 +189,6 @@ def check_races(w: World, judge: Judge) -> None:
                 _ordered(w, judge, before, name, (a, ca, wa), (b, cb, wb))
 
 
-def _hard(w: World, *points: tuple[Statement, Values]) -> tuple[tuple[Term, int], ...]:
-    """What a claim about two points is taken apart by if it is too hard: loops of a few trips, and the parity of the first long one of each."""
-    out: dict[Term, int] = {}
-    for s, v in points:
-        small = {name: hi - lo for name, lo, hi in w.small_loops(s)}
-        long = [l.name for l in s.loops if l.name not in small and not l.over_lanes and l.step is Step.BY_ONE][:1]
-        for name, m in (*small.items(), *((x, 2) for x in long)):
-            if isinstance(v[name], Term):
-                out[v[name]] = m
-    return tuple(out.items())
-
-
 def _is_heard(w: World, judge: Judge, s: Statement, c: Cell, accesses: list[tuple[Statement, Cell, bool]]) -> bool:
     """Every write has a reader of the same use: then write-write order follows from write-read and read-write order."""
     t = w.terms
@@ -245,7 +233,7 @@ def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[S
     for depth in range(min(nearest, DEPTH), DEPTH + 1):
         before.side.clear()
         path = before.formula(a, u, event, b, v, depth)
-        obligation = Obligation(code, what, (*assume, *before.side), path, shown, may_be_empty=True, residues=_hard(w, (a, u), (b, v)))
+        obligation = Obligation(code, what, (*assume, *before.side), path, shown, may_be_empty=True, residues=w.hard((a, u), (b, v)))
         if depth == DEPTH:
             judge.claim(obligation)
         elif judge.holds(obligation):

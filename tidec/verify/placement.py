@@ -71,7 +71,8 @@ def check_exclusive(w: World, judge: Judge) -> None:
             u, v = w.point(a, "a"), w.point(b, "b")
             assume = (*w.domain(a, u), *w.domain(b, v), *w.same_cell(ca, u, cb, v), t.equal(w.use(a, ca, u), w.use(b, cb, v)))
             same = w.same_point(a, u, v) if a is b else False
-            judge.claim(Obligation("V104", f"{name}: {a.op.label}, {b.op.label}", assume, same, (w.instance("first", a, u), w.instance("then", b, v)), may_be_empty=True))
+            judge.claim(Obligation("V104", f"{name}: {a.op.label}, {b.op.label}", assume, same, (w.instance("first", a, u), w.instance("then", b, v)), may_be_empty=True,
+                                   residues=w.hard((a, u), (b, v))))
 
 
 def check_contents(w: World, judge: Judge) -> None:
