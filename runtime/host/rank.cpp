@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tidec/digest.hpp"
+
 namespace tidec::host {
 
 void poison(char* at, int64_t bytes) {
@@ -233,17 +235,7 @@ bool Rank::has_outputs() const { return job_.program->is_reduction || !job_.told
 
 uint64_t Rank::digest() const {
   if (!has_outputs()) return 0;
-  uint64_t h = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(number_ + 1);
-  for (int64_t e = 0; e < job_.told->calls; ++e) {
-    const char* at = object().output(e);
-    for (int64_t i = 0; i < job_.sizes.output_bytes; i += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, at + i, static_cast<size_t>(std::min<int64_t>(8, job_.sizes.output_bytes - i)));
-      h = (h ^ word) * 0xff51afd7ed558ccdu;
-      h ^= h >> 29;
-    }
-  }
-  return h;
+  return digest_outputs(object().output(0), job_.told->calls, job_.sizes.output_bytes, number_);
 }
 
 }  // namespace tidec::host

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "loopback/session.hpp"
+#include "tidec/digest.hpp"
 
 namespace tidec::loopback {
 
@@ -224,18 +225,7 @@ uint64_t VirtualRank::take() {
   }
   const int64_t bytes = job_.told.calls * job_.sizes.output_bytes;
   copy(outputs, outputs_.base(), bytes);
-  // The digest that the host target gives of the same outputs.
-  uint64_t h = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(number_ + 1);
-  for (int64_t e = 0; e < job_.told.calls; ++e) {
-    const char* output = outputs + e * job_.sizes.output_bytes;
-    for (int64_t i = 0; i < job_.sizes.output_bytes; i += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, output + i, static_cast<size_t>(std::min<int64_t>(8, job_.sizes.output_bytes - i)));
-      h = (h ^ word) * 0xff51afd7ed558ccdu;
-      h ^= h >> 29;
-    }
-  }
-  return h;
+  return digest_outputs(outputs, job_.told.calls, job_.sizes.output_bytes, number_);
 }
 
 }  // namespace tidec::loopback

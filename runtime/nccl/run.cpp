@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "nccl/node.hpp"
+#include "tidec/digest.hpp"
 #include "tidec/index.hpp"
 
 namespace tidec::nccl {
@@ -115,20 +116,6 @@ std::vector<char> start_of(const tidec_host_job& told, int64_t bytes) {
   return arena;
 }
 
-// The digest that the host target gives of the same outputs.
-uint64_t digest_of(const char* outputs, const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t rank) {
-  uint64_t h = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(rank + 1);
-  for (int64_t e = 0; e < told.calls; ++e) {
-    for (int64_t i = 0; i < sizes.output_bytes; i += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, outputs + e * sizes.output_bytes + i, static_cast<size_t>(std::min<int64_t>(8, sizes.output_bytes - i)));
-      h = (h ^ word) * 0xff51afd7ed558ccdu;
-      h ^= h >> 29;
-    }
-  }
-  return h;
-}
-
 void run_calls(Node& node, const tidec_host_job& told, const tidec_host_sizes& sizes, char* inputs, char* outputs, cudaStream_t stream) {
   const tidec_program& p = *tidec_program_at(told.program);
   const Layout& layout = *static_cast<const Layout*>(p.layout);
@@ -180,7 +167,7 @@ void run_rank(const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t
     nanoseconds[i] = now_ns() - start;
     meeting.meet();
     cuda::check(cudaMemcpy(object + sizes.outputs_at, outputs.base(), output_bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    digests[i] = digest_of(object + sizes.outputs_at, told, sizes, rank);
+    digests[i] = digest_outputs(object + sizes.outputs_at, told.calls, sizes.output_bytes, rank);
   }
   meeting.meet();
 }

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.contract import rows_per_rank
 from tidec.inputs.document import MAX_INT64, quoted
+from tidec.inputs.knobs import CHUNK_ALIGNMENT_ELEMS
 from tidec.inputs.signature import Group
 
 PACK_ITEM_BYTES = 4
 ALIGNMENT_BYTES = 16
-SLICE_ALIGNMENT_ELEMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class SubSlices:
 
 
 def _whole_rows(elems: int) -> int:
-    return -(-elems // SLICE_ALIGNMENT_ELEMS) * SLICE_ALIGNMENT_ELEMS
+    return -(-elems // CHUNK_ALIGNMENT_ELEMS) * CHUNK_ALIGNMENT_ELEMS
 
 
 def lay_out(group: Group, ranks: int) -> GroupLayout:
