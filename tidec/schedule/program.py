@@ -261,6 +261,11 @@ class Program:
     covers: tuple[Cover, ...]
     premises: tuple[Cond, ...]
 
+    @property
+    def stripes(self) -> int:
+        """How many RMA contexts its puts may use, 0..stripes-1: the knob of that name, 1 where there is none."""
+        return int(dict(self.knobs).get("stripes", 1))
+
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
 

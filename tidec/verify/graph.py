@@ -36,6 +36,7 @@ class Finding(Enum):
     POSITION = "position"              # a wait stands before its producer in the order of issue
     EARLY_RELEASE = "early release"    # a block is overwritten while a put may still read it, or freed while any op may
     OUTSIDE = "out of bounds"          # an access of a block that does not exist
+    CONTEXT = "no such context"        # a put over another RMA context than 0..stripes-1
     UNRUNNABLE = "unrunnable"          # a loop that cannot be run
 
     @property
@@ -46,7 +47,7 @@ class Finding(Enum):
 
 _CODES = {
     Finding.RACE: "V201", Finding.AMBIGUOUS: "V202", Finding.MISCOUNT: "V202", Finding.MISSING: "V203", Finding.CYCLE: "V204", Finding.POSITION: "V204",
-    Finding.EARLY_RELEASE: "V205", Finding.OUTSIDE: "V102", Finding.UNRUNNABLE: "V102",
+    Finding.EARLY_RELEASE: "V205", Finding.OUTSIDE: "V102", Finding.CONTEXT: "V102", Finding.UNRUNNABLE: "V102",
 }
 
 
@@ -182,6 +183,8 @@ class HappensBefore:
     def _add(self, point: Point, starts: list[int], waits: list[tuple[int, Count]]) -> int:
         start = self._event(point, Event.END, [starts[i] for i in point.after])
         if point.op.kind is OpKind.PUT:
+            if not 0 <= point.context < self.unfolding.program.stripes:
+                self.found.append(Problem(Finding.CONTEXT, (point,), f"context {point.context}"))
             self._event(point, Event.DONE, [start])
             self._event(point, Event.THEN, [start])
         for kept in point.raises:

@@ -53,6 +53,16 @@ def check_ranges(w: World, judge: Judge) -> None:
         for code, what, goals in (("V101", "wrap and back in range", wrapped), ("V102", "in bounds", bounds), ("V103", "within reach", reach)):
             if goals:
                 judge.claim(Obligation(code, f"{s.op.label}: {what}", domain, t.every(goals), shown))
+        _check_context(w, judge, s, v)
+
+
+def _check_context(w: World, judge: Judge, s: Statement, v: Values) -> None:
+    """V102: a put goes over one of the RMA contexts 0..stripes-1. Nothing is claimed of a program that has and names only the first."""
+    t, stripes = w.terms, w.program.stripes
+    if s.op.kind is OpKind.PUT and (stripes > 1 or isinstance(s.op.context, Node) or s.op.context != 0):
+        context = w.read(s.op.context, v)
+        goal = t.every((t.le(0, context), t.lt(context, stripes)))
+        judge.claim(Obligation("V102", f"{s.op.label}: its RMA context is in 0..{stripes - 1}", tuple(w.domain(s, v)), goal, (w.instance("", s, v),)))
 
 
 def _in_range(w: World, x: Node, path: tuple[object, ...], v: Values) -> Bool:

@@ -107,6 +107,9 @@ class Unfolding:
         rank, e, stream = (env["n"], env["j"]), env["e"], op["stream"]
         reads = tuple(self._places(op, c, env) for c in op["reads"])
         writes = tuple(self._places(op, c, env) for c in op["writes"])
+        context = read(op["context"], env)
+        if not 0 <= context < self.facts.stripes:
+            raise refuted("V102", self.facts.file, f"{op['kind']}#{op['id']} names RMA context {context}, which is not one of {self.facts.stripes}")
         point = Point(op, rank, e, position, reads, writes, bool(read(op["seed"], env)))
         before = self._tails.get(stream, ())
         if op["kind"] == "join":
@@ -118,7 +121,7 @@ class Unfolding:
             self._event(point, THEN, [start])
         for kept in op["raises"]:
             counter, value, _ = self._count(op, kept["promise"], env, is_wait=False)
-            self.raises.setdefault(counter, []).append(Raised(start + _EVENT[kept["event"]], value, read(op["context"], env)))
+            self.raises.setdefault(counter, []).append(Raised(start + _EVENT[kept["event"]], value, context))
         for wanted in op["waits"]:
             counter, value, call = self._count(op, wanted, env, is_wait=True)
             if self._threshold(self._edges[op["id"]], env) != (counter, value):
