@@ -4,13 +4,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidec import pipeline
+from tidec.cache.folder import private_folder
+from tidec.cache.key import prover_identity
+from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.ask import Mode
 from tidec.inputs.capability import choose_lowering
+from tidec.inputs.document import quoted
 from tidec.inputs.knobs import parse_knobs
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tidec.run.fsdp import Installed
+    from tidec.run.report import Report
 
 
 def compile(
@@ -36,3 +49,68 @@ def compile(
 def load(path: str | os.PathLike[str]) -> Bundle:
     """The bundle at `path`, every digest checked; `load(path).plans[i].steps(rank)` iterates the ops of a rank. Raises C001."""
     return read_bundle(Path(path))
+
+
+DEADLINE_S = 1800.0
+
+
+def install(
+    model: nn.Module, plans: str | os.PathLike[str] | None = None, *, mode: str = "in_place", target: str = "auto", require: bool = False,
+    deadline_s: float = DEADLINE_S, poison: bool = False,
+) -> Installed:
+    """Have the collectives of a model under `fully_shard` run by plans; what has none keeps FSDP2's own.
+
+    Called once on every rank, after `fully_shard` and before or after anything else: the optimizer, loading, the first step.
+    plans: a bundle for the ranks that shard the model; `None` = rank 0 compiles one into the cache, and the others find it there.
+    mode: "in_place" reads gradients where autograd left them; "slot_reuse" copies them into the vacated landing first, and frees them.
+    target: "auto", "host".  require: a group that stays stock is an error.  deadline_s: how long a collective waits for another rank.
+    poison: landings hold NaN once they are let go, so that a stale read shows.
+    Guaranteed: on every rank the same groups run by plans; where it raises, nothing is changed. TIDEC_DISABLE=1 changes nothing at all.
+    Raises the F codes (`tidec explain F010`).
+    """
+    from tidec.run.fsdp import install as install_model
+    from tidec.run.library import kept_cache
+
+    cache = kept_cache()
+
+    def provide(signature: Signature, topo: str, name: str) -> Path:
+        topology = parse_topology(topo)
+        try:
+            store = open_proofs(cache, prover_identity())
+            return pipeline.compile(
+                topology, signature, knobs=parse_knobs((), topology.lanes, nodes=topology.nodes), lowering=choose_lowering(topology, None), cache=cache,
+                store=store, target=name).bundle.path
+        except ModuleNotFoundError as problem:
+            raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
+                                        help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
+
+    made = install_model(model, plans=None if plans is None else Path(plans), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
+                         target=_target(target), mode=_read_mode(mode), deadline_s=deadline_s, is_poisoned=poison)
+    return made
+
+
+def uninstall(model: nn.Module) -> None:
+    """Give a model back to FSDP2. Every rank calls it at the same point. Raises F013, F015."""
+    from tidec.run.fsdp import uninstall as uninstall_model
+
+    uninstall_model(model)
+
+
+def report(model: nn.Module) -> Report:
+    """What the collectives of an installed model were run by so far: calls and bytes by plan, and stock ones with their reasons. Raises F015."""
+    from tidec.run.fsdp import report as report_of
+
+    return report_of(model)
+
+
+def _target(name: str) -> str:
+    if name not in ("auto", "host"):
+        raise TidecError(Diagnostic("E004", f"target {name} under FSDP2 is not built yet", help="write target=\"host\", or leave it out"))
+    return "host"
+
+
+def _read_mode(text: str) -> Mode:
+    for mode in Mode:
+        if text == mode.value:
+            return mode
+    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help=f"one of: {', '.join(m.value for m in Mode)}"))

@@ -1,0 +1,144 @@
+"""What the ranks of a process group must have in common: what they bring at install, and what each call of theirs does.
+
+At install they exchange objects over the process group. At every call each rank writes a line, what it is about to do, on a board of shared memory;
+once the call is over everybody has written it, and lines that differ stop the job: ranks that do different things would wait for each other.
+"""
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+
+import torch.distributed as dist
+
+from tidec.errors import Diagnostic, TidecError
+
+# Lines that a rank may be ahead of the slowest one: a collective of all ranks stands between any two.
+_LINES = 8
+_LINE_BYTES = 512
+_HEAD = struct.Struct("<qq")
+
+
+class Peers:
+    """The ranks of a process group, of which this is one."""
+
+    def __init__(self, group: dist.ProcessGroup):
+        self.group, self.rank, self.size = group, group.rank(), group.size()
+
+    def gather(self, mine: object) -> list:
+        """What every rank gives, in order of rank."""
+        found: list = [None] * self.size
+        dist.all_gather_object(found, mine, group=self.group)
+        return found
+
+    def first(self, mine: object) -> object:
+        """What rank 0 gives."""
+        found = [mine]
+        dist.broadcast_object_list(found, group_src=0, group=self.group)
+        return found[0]
+
+    def check_same(self, what: str, mine: str) -> None:
+        """Raises F010 on every rank, naming the first rank that differs from rank 0, both said."""
+        all_of_them = self.gather(mine)
+        for r, value in enumerate(all_of_them):
+            if value != all_of_them[0]:
+                one, other = _difference(all_of_them[0], value)
+                raise TidecError(Diagnostic("F010", f"ranks disagree about {what}", reason=f"rank 0 has {one}, rank {r} has {other}",
+                                            help="build the same model, sharded alike, with the same arguments on every rank"))
+
+    def first_trouble(self, mine: str) -> tuple[int, str] | None:
+        """The first rank that has trouble, and which; `None` = nobody has. mine: "" where this rank has none."""
+        return next(((r, said) for r, said in enumerate(self.gather(mine)) if said), None)
+
+    def is_one_machine(self) -> bool:
+        """Whether all ranks can share memory: one host, one namespace of processes."""
+        try:
+            space = os.readlink("/proc/self/ns/pid")
+        except OSError:
+            space = ""
+        return len(set(self.gather((socket.gethostname(), space)))) == 1
+
+
+def _difference(one: str, other: str) -> tuple[str, str]:
+    """Two texts around the place where they begin to differ, line by line."""
+    for a, b in zip(one.splitlines(), other.splitlines()):
+        if a != b:
+            return a, b
+    lines, others = one.splitlines(), other.splitlines()
+    at = min(len(lines), len(others))
+    return (lines[at] if at < len(lines) else "no more"), (others[at] if at < len(others) else "no more")
+
+
+class Board:
+    """Lines of every rank, in shared memory without a name."""
+
+    def __init__(self, peers: Peers):
+        self._peers = peers
+        num_bytes = peers.size * _LINES * _LINE_BYTES
+        file = os.memfd_create("tidec-board", os.MFD_CLOEXEC) if peers.rank == 0 else -1
+        opened = -1
+        try:
+            if peers.rank == 0:
+                os.ftruncate(file, num_bytes)
+            place = peers.first(f"/proc/{os.getpid()}/fd/{file}")
+            trouble = ""
+            try:
+                opened = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+                self._memory = mmap.mmap(opened, num_bytes)
+            except OSError as problem:
+                trouble = f"{place}: {problem.strerror}"
+            # Everybody has mapped it, or nobody uses it, before rank 0 closes it.
+            found = peers.first_trouble(trouble)
+        finally:
+            for f in (file, opened):
+                if f >= 0:
+                    os.close(f)
+        if found is not None:
+            raise TidecError(Diagnostic("F011", "the ranks cannot share memory", reason=f"rank {found[0]} cannot open the memory of rank 0: {found[1]}",
+                                        help="run all ranks as one user in one container, or leave the collectives to stock"))
+        self._number = 0
+
+    def write(self, line: str) -> int:
+        """Say what this rank does next; returns the number of the line."""
+        number = self._number
+        self._number = number + 1
+        raw = line.encode("ascii", "replace")[: _LINE_BYTES - _HEAD.size]
+        at = self._at(self._peers.rank, number)
+        self._memory[at + _HEAD.size : at + _HEAD.size + len(raw)] = raw
+        _HEAD.pack_into(self._memory, at, number + 1, len(raw))
+        return number
+
+    def check(self, number: int) -> None:
+        """Raises F012 where a rank wrote another line of that number. To be called once all ranks have written it."""
+        mine = self._read(self._peers.rank, number)
+        for r in range(self._peers.size):
+            theirs = self._read(r, number)
+            if theirs and mine and theirs != mine:
+                raise TidecError(Diagnostic("F012", f"ranks do different things in collective {number}",
+                                            reason=f"rank {self._peers.rank}: {mine}; rank {r}: {theirs}",
+                                            help="use the same parameters on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
+
+    def where(self) -> tuple[str, ...]:
+        """What each rank last said, in words."""
+        said = []
+        for r in range(self._peers.size):
+            number = max((_HEAD.unpack_from(self._memory, self._at(r, n))[0] for n in range(_LINES)), default=0) - 1
+            said.append(f"rank {r}: {self._read(r, number) if number >= 0 else 'nothing yet'}")
+        return tuple(said)
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _at(self, rank: int, number: int) -> int:
+        return (rank * _LINES + number % _LINES) * _LINE_BYTES
+
+    def _read(self, rank: int, number: int) -> str:
+        """A rank's line of that number; "" where it has not written it, or has gone on too far."""
+        at = self._at(rank, number)
+        seen, length = _HEAD.unpack_from(self._memory, at)
+        if seen != number + 1 or not 0 <= length <= _LINE_BYTES - _HEAD.size:
+            return ""
+        return self._memory[at + _HEAD.size : at + _HEAD.size + length].decode("ascii", "replace")
+
+

@@ -1,0 +1,107 @@
+"""Landings and shards of a node as tensors, and how a landing is lent to the storage that FSDP2 keeps for a parameter.
+
+FSDP2 keeps one storage a parameter for its unsharded values, empty while the parameter is sharded. While a landing is lent, that storage has the
+landing's address; nothing is copied, and views that autograd saved follow, since they share the storage.
+"""
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from tidec.inputs.signature import Dtype
+from tidec.plan.arena import stored_bytes, stored_starts
+from tidec.plan.ir import Plan
+
+TORCH_DTYPES = {Dtype.BF16: torch.bfloat16, Dtype.FP16: torch.float16, Dtype.FP32: torch.float32, Dtype.FP64: torch.float64}
+# In bf16, fp16 and fp32 these bits are NaN.
+POISON = 0x7FC0
+
+
+def tensor_at(address: int, num_elems: int, dtype: torch.dtype) -> torch.Tensor:
+    """A 1-D CPU tensor over memory that somebody else keeps, with a storage of its own that begins and ends with it.
+
+    num_elems: at least 1.
+    NOTE: FSDP2 rebuilds parameters at the absolute storage offset 0, so a view of one large tensor would not do.
+    """
+    assert num_elems >= 1, num_elems
+    memory = (ctypes.c_char * (num_elems * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+class Shard:
+    """Where this rank's shards of a group are packed for its all-gather: S bytes, in the types they are stored in."""
+
+    def __init__(self, plan: Plan):
+        starts = stored_starts(plan.layout, plan.stored)
+        self._memory = torch.zeros(max(1, stored_bytes(plan.layout, plan.stored)), dtype=torch.uint8)
+        self._parts = [
+            self._memory[at : at + p.shard_elems * dtype.item_bytes].view(TORCH_DTYPES[dtype]) for at, p, dtype in zip(starts, plan.layout.params, plan.stored)
+        ]
+
+    @property
+    def address(self) -> int:
+        return self._memory.data_ptr()
+
+    def pack(self, shards: list[torch.Tensor]) -> None:
+        """Copy the padded shards of all parameters, 1-D, in the group's order."""
+        torch._foreach_copy_(self._parts, shards)
+
+
+class Landing:
+    """One landing of an all-gather: a tensor a parameter, padding counted, each with a storage of its own."""
+
+    def __init__(self, plan: Plan, address: int):
+        layout = plan.layout
+        self._tensors = tuple(
+            tensor_at(address + layout.landing_offset(i, 0), layout.ranks * p.shard_elems, TORCH_DTYPES[dtype]) if p.shard_elems else None
+            for i, (p, dtype) in enumerate(zip(layout.params, plan.gathered))
+        )
+
+    def lend(self, i: int, output: torch.Tensor) -> bool:
+        """Have the tensor's empty storage be this landing's part of parameter i. Returns whether there is anything to lend."""
+        part = self._tensors[i]
+        if part is None:
+            return False
+        storage = output.untyped_storage()
+        assert storage.size() == 0, storage.size()
+        storage._swap_data_ptr_(part.untyped_storage())
+        return True
+
+    def take_back(self, i: int, output: torch.Tensor) -> None:
+        """The tensor's storage is empty again, and the landing whole."""
+        part = self._tensors[i]
+        assert part is not None
+        output.untyped_storage()._swap_data_ptr_(part.untyped_storage())
+
+    def fill(self, i: int, values: torch.Tensor) -> int:
+        """Copy a gradient, contiguous and in the gathered type, to where parameter i lay; gives its address."""
+        part = self._tensors[i]
+        assert part is not None and values.numel() <= part.numel()
+        part[: values.numel()].copy_(values.reshape(-1))
+        return part.data_ptr()
+
+    def poison(self) -> None:
+        """Fill all of it with NaN."""
+        for part in self._tensors:
+            if part is not None:
+                part.view(torch.int16 if part.itemsize == 2 else torch.int32).fill_(POISON if part.itemsize == 2 else POISON << 16 | POISON)
+
+
+def emptied(output: torch.Tensor) -> None:
+    """Free a tensor's storage; it keeps its shape."""
+    storage = output.untyped_storage()
+    if storage.size():
+        storage.resize_(0)
+
+
+def made_own(output: torch.Tensor, landing: Landing, i: int) -> None:
+    """Take parameter i's part back and leave a copy of its values in a storage of the tensor's own.
+
+    NOTE: copied by address, since a copy by torch would count as a change of the parameter, and saved tensors would be refused.
+    """
+    num_bytes = output.numel() * output.itemsize
+    address = output.data_ptr()
+    landing.take_back(i, output)
+    output.untyped_storage().resize_(num_bytes)
+    ctypes.memmove(output.data_ptr(), address, num_bytes)

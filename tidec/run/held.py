@@ -1,0 +1,214 @@
+"""A parameter group of FSDP2 whose collectives are tidec's: its all-gathers land in a ring, its gradients are reduced by a plan.
+
+Every call decides anew whether it runs by the plan or stays stock. The decision depends on the order of calls and on what the model is, never on
+timing, so it is the same on every rank; each rank writes it on the board, and the board is checked once the call is over.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import AllGatherResult, DefaultAllGather, DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.ask import Collective, Mode
+from tidec.run.agree import Board
+from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
+from tidec.run.collective import Reducer, Ring
+from tidec.run.reduce import Bound, Returned, reduced, scale_of
+
+ACTIVE = ""
+
+
+class Result(AllGatherResult):
+    """The result of an all-gather that a plan runs. held: whose it is.  number: of its line on the board."""
+
+    held: Held
+    number: int
+
+
+class Freed:
+    """`free_unsharded_param` of a parameter whose group is held: a landing that is lent is taken back, then FSDP2's own function runs."""
+
+    def __init__(self, held: Held, index: int, stock: Callable[[], None]):
+        self.held, self.index, self.stock = held, index, stock
+
+    def __call__(self) -> None:
+        self.held.take_back(self.index)
+        self.stock()
+
+
+@dataclass(slots=True)
+class Held:
+    """One group.
+
+    ring, reducer: `None` = that collective stays stock.  lent: parameters whose storage is the landing's.
+    counts: calls by collective and why they were stock, ACTIVE where a plan ran them.  sharing: all groups of the ring, this one too.
+    """
+
+    name: str
+    group: FSDPParamGroup
+    board: Board
+    mode: Mode
+    ring: Ring | None
+    reducer: Reducer | None
+    call: int | None = None
+    landing: Landing | None = None
+    lent: set[int] = field(default_factory=set)
+    is_vacated: bool = False
+    counts: Counter[tuple[Collective, str]] = field(default_factory=Counter)
+    sharing: tuple[Held, ...] = ()
+
+    # ---- all-gather
+
+    def gather(self, stock: Callable[[], AllGatherResult | None], group: object, comm: AllGather) -> AllGatherResult | None:
+        """Start this group's all-gather, by the plan or stock."""
+        why = self._why_stock_gather(group, comm)
+        number = self._say(Collective.ALL_GATHER, why)
+        if why:
+            result = stock()
+            self.board.check(number)
+            return result
+        self.call = self._node(lambda: self.ring.gather([p._sharded_param_data for p in self.group.fsdp_params]))
+        result = Result(self.group.fsdp_params[0]._sharded_param_data.new_empty(0), None, None, [], [], [])
+        result.held, result.number = self, number
+        return result
+
+    def land(self, number: int) -> None:
+        """Wait for the landing, and lend it to the group's parameters."""
+        plan = self.ring.plan
+        self.landing = self._node(lambda: self.ring.acquire(self.call))
+        self.board.check(number)
+        for i, (p, rows, dtype) in enumerate(zip(self.group.fsdp_params, plan.layout.params, plan.gathered)):
+            if not p.all_gather_outputs:
+                p.init_all_gather_outputs([rows.shard_elems], [TORCH_DTYPES[dtype]], plan.ranks, self.group.device)
+            emptied(p.all_gather_outputs[0])
+            if self.landing.lend(i, p.all_gather_outputs[0]):
+                self.lent.add(i)
+
+    def take_back(self, i: int) -> None:
+        """A parameter is resharded; with the last one the landing is let go, or kept for this group's gradients."""
+        if i not in self.lent:
+            return
+        self.landing.take_back(i, self.group.fsdp_params[i].all_gather_outputs[0])
+        self.lent.discard(i)
+        if not self.lent:
+            self.is_vacated = (
+                self.mode is Mode.SLOT_REUSE and self.reducer is not None and self.group.reduce_grads and self.group._training_state == TrainingState.POST_BACKWARD)
+            if not self.is_vacated:
+                self._let_go()
+
+    def reclaim(self) -> None:
+        """Let a landing go that nobody will: of an all-gather whose result FSDP2 dropped, or of a group that came to no reduce-scatter."""
+        if self.call is not None and not self.lent and (self.is_vacated or self.landing is None and self.group._all_gather_result is None and self.group.is_sharded):
+            self._let_go()
+
+    def leave(self) -> None:
+        """Give every parameter that is unsharded a storage of its own, with its values."""
+        if self.landing is not None:
+            for i in sorted(self.lent):
+                made_own(self.group.fsdp_params[i].all_gather_outputs[0], self.landing, i)
+            self.lent.clear()
+        if self.call is not None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        call, self.call, self.landing, self.is_vacated = self.call, None, None, False
+        self._node(lambda: self.ring.let_go(call))
+
+    def _why_stock_gather(self, group: object, comm: AllGather) -> str:
+        if self.ring is None:
+            return "no plan"
+        if type(comm) is not DefaultAllGather:
+            return f"a communication object of the user's own ({type(comm).__name__})"
+        if group is not self.group._all_gather_process_group or any(p.sharded_state != ShardedState.SHARDED for p in self.group.fsdp_params):
+            return "resharded to a smaller mesh after forward"
+        plan = self.ring.plan
+        for p, rows, stored, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.stored, plan.gathered):
+            shard = p._sharded_param_data
+            if shard.numel() != rows.shard_elems or shard.dtype != TORCH_DTYPES[stored] or (p.param_dtype or p.orig_dtype) != TORCH_DTYPES[gathered]:
+                return f"{rows.name} is not what it was at install"
+        if self.call is not None:
+            return "its landing of the call before is not let go"
+        if self.ring.is_full:
+            return "both landings are held"
+        return ACTIVE
+
+    # ---- reduce-scatter
+
+    def reduce(self, stock: Callable[[], Returned], bound: Bound, grads: list[torch.Tensor], params: Sequence[FSDPParam]) -> Returned:
+        """Reduce this group's gradients, by the plan or stock.
+
+        grads: cleared, as stock does. params: those that have a gradient, in the group's order.
+        """
+        given = {p.free_unsharded_param.index: grad for p, grad in zip(params, grads) if isinstance(p.free_unsharded_param, Freed)}
+        why = self._why_stock_reduce(bound, given, len(params))
+        missing = [] if self.reducer is None else [r.name for i, r in enumerate(self.reducer.plan.layout.params) if r.is_trainable and i not in given]
+        number = self._say(Collective.REDUCE_SCATTER, why, f" without a gradient of {', '.join(missing)}" if missing else "")
+        if why:
+            returned = stock()
+            self._finish_reduce(number)
+            return returned
+        if self.is_vacated:
+            addresses = {i: self.landing.fill(i, grad) for i, grad in given.items() if grad.numel()}
+        else:
+            given = {i: grad.contiguous() for i, grad in given.items()}
+            addresses = {i: grad.data_ptr() for i, grad in given.items()}
+        grads.clear()
+        if self.is_vacated:
+            given.clear()
+
+        def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> None:
+            self._node(lambda: self.reducer.reduce(addresses, out, alpha, accumulate=accumulate))
+            self._finish_reduce(number)
+
+        return reduced(self.reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params])
+
+    def _finish_reduce(self, number: int) -> None:
+        if self.is_vacated:
+            self._let_go()
+        self.board.check(number)
+
+    def _why_stock_reduce(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> str:
+        if self.reducer is None:
+            return "no plan"
+        if type(bound.comm) is not DefaultReduceScatter:
+            return f"a communication object of the user's own ({type(bound.comm).__name__})"
+        plan = self.reducer.plan
+        want = TORCH_DTYPES[plan.gradient_dtype]
+        if len(given) != num_params:
+            return "a gradient of a parameter that the group did not have at install"
+        if bound.group is None or bound.group.size() != plan.ranks:
+            return "another process group than at install"
+        if bound.reduce_dtype not in (None, torch.float32) or bound.reduce_dtype is None and want is not torch.float32:
+            return f"gradients are summed in {bound.reduce_dtype or want}"
+        if scale_of(bound) is None:
+            return f"a divide factor of {bound.divide_factor}"
+        for i, grad in given.items():
+            rows = plan.layout.params[i]
+            if not rows.is_trainable:
+                return f"{rows.name} was frozen at install"
+            if grad.dtype != want:
+                return f"the gradient of {rows.name} is {grad.dtype}, not {want}"
+            if grad.numel() != rows.real_elems:
+                return f"the gradient of {rows.name} is not what it was at install"
+        return ACTIVE
+
+    # ---- both
+
+    def _say(self, collective: Collective, why: str, also: str = "") -> int:
+        self.counts[collective, why] += 1
+        return self.board.write(f"the {collective.value.replace('_', '-')} of {self.name}{also}, {f'stock: {why}' if why else 'by its plan'}")
+
+    def _node(self, call: Callable[[], object]):
+        try:
+            return call()
+        except RuntimeError as problem:
+            raise TidecError(Diagnostic("R001", f"a collective of {self.name} stops", reason="; ".join([str(problem), *self.board.where()]),
+                                        help="look at the rank that is missing or silent")) from problem
