@@ -7,6 +7,10 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "compile": ("tidec.api", "compile"),
     "load": ("tidec.api", "load"),
+    "capture": ("tidec.run.capture", "capture"),
+    "install": ("tidec.api", "install"),
+    "uninstall": ("tidec.api", "uninstall"),
+    "report": ("tidec.api", "report"),
     "recheck": ("tidec.verify.recheck", "recheck"),
     "Bundle": ("tidec.emit.bundle", "Bundle"),
     "Topology": ("tidec.inputs.topology", "Topology"),

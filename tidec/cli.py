@@ -66,7 +66,10 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     try:
         _check_command(arguments)
         try:
-            options = _parser().parse_args(arguments)
+            # argparse would take only what stands right behind the script for its arguments.
+            cut = arguments.index("--") if command == "capture" and "--" in arguments else len(arguments)
+            options = _parser().parse_args(arguments[:cut])
+            options.rest = tuple(arguments[cut + 1:])
         except SystemExit as stop:      # argparse has printed a help page or the version
             return int(stop.code or 0)
         _warn_of_unknown(environment)
@@ -265,6 +268,14 @@ def _add_cache(page: argparse.ArgumentParser) -> None:
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
 
 
+def _add_capture(page: argparse.ArgumentParser) -> None:
+    page.add_argument("script", metavar="SCRIPT", help="a training script, run until the first forward pass of a model under fully_shard; what follows -- are its arguments")
+    page.add_argument("-o", metavar="FILE", required=True, help="where the group file goes")
+    page.add_argument("--world", metavar="N", default="8", help="ranks; this one process is rank 0 of them, and collectives move nothing (default: 8)")
+    page.add_argument("--deadline", metavar="SECONDS", default="600", help="stop the script if it has no model by then (default: 600)")
+    page.add_argument("--force", action="store_true", help="replace FILE if it exists")
+
+
 def _add_doctor(page: argparse.ArgumentParser) -> None:
     page.add_argument("--target", metavar="TARGET", help="only this one; exit 6 where it cannot be built and run here")
 
@@ -310,6 +321,13 @@ def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) ->
                is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment))
 
 
+def _capture(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.capture import run
+
+    return run(script=options.script, args=options.rest, out=options.o, world=options.world, deadline=options.deadline, is_forced=options.force,
+               environment=environment)
+
+
 def _doctor(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.doctor import run
 
@@ -351,7 +369,8 @@ _PAGES = {
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
     "run": ("run plans on made data and compare the bits with the reference", _add_run),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
+    "capture": ("write the parameter groups of the model that a training script shards with fully_shard", _add_capture),
     "doctor": ("what this machine has and lacks for each target", _add_doctor),
 }
 COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command,
-            "doctor": _doctor}
+            "capture": _capture, "doctor": _doctor}

@@ -130,6 +130,15 @@ CODES: dict[str, Code] = {
     # runs
     "R001": Code("stopped", Exit.REFUTED, "A run stops: a wait was not over within its deadline, a counter was raised out of turn, or the process of a rank has ended or is silent. Every other rank stops too."),
     "R002": Code("unequal-bits", Exit.REFUTED, "A target gives other bits than the reference: the example is the first rank, parameter, row and column that differ."),
+    # under FSDP2
+    "F001": Code("no-model", Exit.USAGE, "No model under fully_shard is there to capture: a script failed, ended or ran too long before one ran, or the model has no such module."),
+    "F002": Code("other-dtype", Exit.USAGE, "A parameter has a type that group files, and plans, have no name for: they know bf16, fp16, fp32 and fp64."),
+    "F010": Code("ranks-disagree", Exit.REFUTED, "Ranks of one process group bring different models, plans or arguments to tidec.install. Nothing is installed on any rank."),
+    "F011": Code("no-shared-memory", Exit.ENVIRONMENT, "The ranks of a process group cannot map each other's memory: other users, other containers, or a limit."),
+    "F012": Code("diverged", Exit.REFUTED, "Ranks did different things in the same collective: other parameters had gradients, or one rank ran a plan where another stayed stock."),
+    "F013": Code("foreign-hook", Exit.USAGE, "Somebody else replaced a function of FSDP2 after tidec.install, so tidec.uninstall cannot put the original back."),
+    "F014": Code("installed", Exit.USAGE, "tidec.install was called for a model that is installed already."),
+    "F015": Code("not-installed", Exit.USAGE, "tidec.uninstall or tidec.report was called for a model that is not installed."),
     # bundles, caches, environment
     "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
     "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),

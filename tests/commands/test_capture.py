@@ -1,0 +1,109 @@
+"""The groups of the model that a script trains, without running it to its end."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TRAIN = """\
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed import init_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import beside
+
+init_process_group("nccl")
+assert dist.get_world_size() == 6 and dist.get_rank() == 0 and sys.argv[1:] == ["--rows", "5"], sys.argv
+model = beside.build(int(sys.argv[2]))
+mesh = init_device_mesh("cpu", (2, 3), mesh_dim_names=("replicate", "shard"))
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+print("built")
+try:
+    model(torch.ones(1, 4))
+except Exception:
+    pass
+open("ran", "w")
+"""
+BESIDE = """\
+from torch import nn
+
+def build(rows):
+    return nn.Sequential(nn.Linear(4, rows), nn.Linear(rows, 3))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    def write(text: str) -> Path:
+        (tmp_path / "beside.py").write_text(BESIDE)
+        (tmp_path / "train.py").write_text(text)
+        return tmp_path / "train.py"
+
+    return write
+
+
+def test_a_script_is_stopped_at_its_first_forward_pass(told, script, tmp_path, golden):
+    text = told("capture", script(TRAIN), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    golden("cli/capture.txt", text)
+    assert not Path("ran").exists() and told("why-not", "--topo", "2x3", "--group", tmp_path / "g.json").endswith("of all 2 groups\nexit 0\n")
+    golden("cli/capture-exists.txt", told("capture", tmp_path / "train.py", "-o", tmp_path / "g.json"))
+
+
+def test_a_parameter_on_dimension_1_is_seen_by_why_not(told, script, tmp_path):
+    sharded = TRAIN.replace("fully_shard(layer, mesh=mesh)", "fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(1) if p.shape == (3, 6) else None)")
+    file = script("from torch.distributed.tensor import Shard\n" + sharded.replace('"5"', '"6"'))
+    assert told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "6").endswith("exit 0\n")
+    text = told("why-not", "--topo", "2x3", "--group", tmp_path / "g.json")
+    assert text.endswith("exit 4\n") and 'parameter "weight" is sharded on dimension 1' in text
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_says_its_last_line(told, script, tmp_path, golden):
+    golden("cli/capture-fails.txt", told("capture", script(TRAIN), "-o", tmp_path / "g.json", "--world", "6"))
+    assert not (tmp_path / "g.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, text", [
+    ("ends", "import torch\n"), ("leaves", "import sys\nsys.exit(3)\n"), ("raises", "raise ValueError('no data')\n"), ("syntax", "def f(:\n"),
+    ("killed", "import os\nos.kill(os.getpid(), 9)\n"), ("module", "import no_such_module\n"), ("two", TRAIN.partition("model =")[0].replace("import beside", "") +
+     "a, b = fully_shard(nn.Linear(2, 2)), fully_shard(nn.LayerNorm(3))\n"),
+])
+def test_a_script_without_a_model_is_refused(name, text, told, script, tmp_path, golden):
+    golden(f"cli/capture-{name}.txt", told("capture", script(text), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5"))
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_before_a_forward_pass_gives_its_one_model(told, script, tmp_path):
+    no_forward = TRAIN.partition("try:")[0] + "sys.exit(0)\n"
+    assert "Sequential: 2 groups, 43 parameters" in told("capture", script(no_forward), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+
+
+@pytest.mark.slow
+def test_another_model_beside_the_first_is_told(told, script, tmp_path):
+    text = told("capture", script(TRAIN.replace('print("built")', "teacher = fully_shard(nn.Linear(2, 2))")), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    assert "note[F001 no-model]: only Sequential, the first that ran, is captured" in text and "1 other module under fully_shard" in text and text.endswith("exit 0\n")
+
+
+@pytest.mark.slow
+def test_a_silent_script_is_stopped(told, script, tmp_path):
+    text = told("capture", script("import time\ntime.sleep(60)\n"), "-o", tmp_path / "g.json", "--deadline", "1")
+    assert "it ran for 1 second without a forward pass" in text and text.endswith("exit 2\n")
+
+
+@pytest.mark.parametrize("given, wanted", [
+    (["no-such.py"], 'there is no script "no-such.py"'), (["README.md", "--world", "0"], '--world is "0"'), (["README.md", "--deadline", "soon"], '--deadline is "soon"'),
+])
+def test_a_wrong_call_is_refused_before_anything_runs(given, wanted, told, tmp_path):
+    text = told("capture", *given, "-o", tmp_path / "g.json")
+    assert "error[P001 usage]: " + wanted in text and text.endswith("exit 2\n")
+
+
+def test_without_torch_the_extra_is_named(told, script, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = told("capture", script(TRAIN), "-o", tmp_path / "g.json")
+    assert "tidec[fsdp]" in text and text.endswith("exit 6\n")

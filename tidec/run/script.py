@@ -1,0 +1,94 @@
+"""Runs a training script until its model is known, in one process that stands for all ranks, and writes the model's parameter groups.
+
+Run as `python -m tidec.run.script TOLD SCRIPT [ARGS]`; TOLD is JSON: `world` (ranks), `out` (the group file) and `told` (what came of it).
+
+The process group is torch's fake one: collectives return at once and move nothing, and `init_process_group` of the script, whatever backend it asks
+for, gives that one. The script is stopped at the first forward pass of a model under `fully_shard`; where it ends before one, the model is the one
+module under `fully_shard` that no other contains. Whatever else the script raises ends the process as it ends any script.
+"""
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+
+import torch.distributed as dist
+import torch.distributed.device_mesh
+from torch import nn
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.document import quoted
+from tidec.run.capture import capture, class_name, write_groups
+
+
+class _Known(BaseException):
+    """Ends the script: its model is known. Not an Exception, so that scripts do not handle it."""
+
+
+def main(asked: str, script: str, args: list[str]) -> int:
+    """Run a script and write its model's groups, and beside it what came of it. Returns 0, or 1 where a diagnostic says what is wrong."""
+    given = json.loads(asked)
+    try:
+        model, others = _model_of(script, args, world=given["world"])
+        content = capture(model)
+        write_groups(content, given["out"])
+        told: dict[str, object] = {"model": content["model"], "others": others}
+    except TidecError as error:
+        d = error.diagnostics[0]
+        told = {"error": {"code": d.code, "sentence": d.sentence, "reason": d.reason, "help": d.help}}
+    with open(given["told"], "w", encoding="utf-8") as file:
+        json.dump(told, file)
+    return 1 if "error" in told else 0
+
+
+def _model_of(script: str, args: list[str], *, world: int) -> tuple[nn.Module, int]:
+    """The model that a script trains, and how many outermost modules under `fully_shard` it has beside that. Raises F001."""
+    states: list[FSDPState] = []
+    ran: list[FSDPState] = []
+    made = FSDPState.__init__
+
+    def make(state: FSDPState) -> None:
+        made(state)
+        states.append(state)
+
+    def known(state: FSDPState) -> None:
+        ran.append(state)
+        raise _Known
+
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    for module in (dist, dist.distributed_c10d, torch.distributed.device_mesh):
+        module.init_process_group = lambda *args, **options: None
+    FSDPState.__init__ = make
+    # A forward pass of a root begins with it, so that parameters may still be on the meta device.
+    FSDPState._lazy_init = known
+    sys.argv = [script, *args]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except _Known:
+        model = ran[0]._modules[0]
+        return model, sum(root is not model for root in _outermost(states))
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+    roots = _outermost(states)
+    if len(roots) != 1:
+        names = ", ".join(map(class_name, roots))
+        raise TidecError(Diagnostic(
+            "F001", f"{quoted(script)} ended without a forward pass of a model under fully_shard",
+            reason=f"it made {len(roots)} of them: {names}" if roots else "it never called fully_shard", help="let it run one, or make one model only"))
+    return roots[0], 0
+
+
+def _outermost(states: list[FSDPState]) -> list[nn.Module]:
+    """The modules under `fully_shard` that no other one contains."""
+    modules = list(dict.fromkeys(module for state in states for module in getattr(state, "_modules", ())))
+    inner = {id(below) for module in modules for below in module.modules() if below is not module}
+    return [module for module in modules if id(module) not in inner]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
