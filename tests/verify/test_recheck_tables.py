@@ -30,9 +30,9 @@ def test_the_closed_forms_by_hand():
     """5 nodes of 4 lanes, W = 4: contributors 1..4 are wave 0 and the own node is wave 1; lane 1 of node 3 sends sub-slice (1 + c) mod 4 to node 3 + c."""
     f = forms(Facts("p", "reduce_scatter", 5, 4, dict(W=4, k=4, n_out=2, n_part=2, n_stg=2), {}), (3, 1, 0))
     assert (f.waves, f.remote, f.blocks) == (2, 8, 2)
-    assert f.sends == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 1, 4), (1, 2, 5), (1, 3, 6), (1, 4, 7)]
-    # (U, p, c, J, t, r, piece): two sums that the outbox has room for, the own node in both parts, then the rest.
-    assert [c[:6] for c in f.chunks[:5]] == [(0, 0, 1, 0, 4, 1), (1, 0, 2, 1, 0, 2), (2, 0, 5, -1, 3, 0 + 5 % 5), (3, 1, 5, -1, 3, 0), (4, 0, 3, 2, 1, 3)]
+    assert f.sends.rows() == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 1, 4), (1, 2, 5), (1, 3, 6), (1, 4, 7)]
+    # (U, p, c, J, t, r): two sums that the outbox has room for, the own node in both parts, then the rest.
+    assert f.chunks.rows()[:5] == [(0, 0, 1, 0, 4, 1), (1, 0, 2, 1, 0, 2), (2, 0, 5, -1, 3, 0 + 5 % 5), (3, 1, 5, -1, 3, 0), (4, 0, 3, 2, 1, 3)]
 
 
 @pytest.mark.parametrize(("topo", "settings"), [

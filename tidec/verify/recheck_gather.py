@@ -8,7 +8,7 @@ Source: paper section 3; facts/proofs.md section 4.
 from __future__ import annotations
 
 from tidec.verify.recheck_layout import Facts
-from tidec.verify.recheck_table import Ops, compare, transfer
+from tidec.verify.recheck_table import Columns, Ops, compare, compare_rows, transfer
 from tidec.verify.recheck_words import refuted
 
 _PUT, _CAST, _PLACE, _READ, _FREE = ("put", "shard", "shard"), ("cast", "shard", "shard"), ("copy", "shard", "placed"), ("read", "placed"), ("free", "shard")
@@ -36,14 +36,13 @@ def check_all_gather(facts: Facts, point: tuple[int, int, int], lanes: tuple[int
     for h in _rounds(M):
         to = ((n - h) % M, j, e)
         wanted += [(home(k), stage, k, *here, h + k, *to, 0, True, h, k, *to, False, h + k, *here) for k in range(min(h, M - h))]
-    compare(facts, "V105", "put", [row for _, row in puts], wanted)
-    casts = [(shard, stage, 0, *here, 0, *here)] if facts.has_cast else []
-    compare(facts, "V105", "cast", ops.rows(*_CAST), casts)
+    compare_rows(facts, "V105", "put", [row for _, row in puts], wanted)
+    compare(facts, "V105", "cast", ops.columns(*_CAST), Columns(int(facts.has_cast), [shard, stage, 0, *here, 0, *here]))
     to_lanes = ("all",) if facts.knobs["multicast"] else lanes or range(facts.lanes)
     placed = [(home(q), land, q, *here, e % 2, (n + q) % M, j, n, o, e) for q in range(M) for o in to_lanes]
-    compare(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed)
-    compare(facts, "V105", "read", ops.rows(*_READ), [(land, (e - 1) % 2, "all", "all", n, j, e - 1)])
-    compare(facts, "V105", "free", ops.rows(*_FREE), [(shard, 0, *here)])
+    compare_rows(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed)
+    compare(facts, "V105", "read", ops.columns(*_READ), Columns(1, [land, (e - 1) % 2, "all", "all", n, j, e - 1]))
+    compare(facts, "V105", "free", ops.columns(*_FREE), Columns(1, [shard, 0, *here]))
 
 
 def _rounds(nodes: int) -> list[int]:

@@ -6,8 +6,9 @@ list of numbers, one a row of a table. Nothing here is compiled, and nothing is 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import chain, repeat
 
 Value = int | bool | list
@@ -24,32 +25,54 @@ def _top2(x: int) -> int:
     return 1 << (x.bit_length() - 1) if x > 0 else 0
 
 
-_TWO: dict[str, Callable] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "<": operator.lt, "<=": operator.le, "==": operator.eq,
-    "wrap": lambda a, b: a - b if a >= b else a, "back": lambda a, b: a + b if a < 0 else a,
-}
-_ONE: dict[str, Callable] = {"not": operator.not_, "top2": _top2}
-_MANY: dict[str, Callable] = {"and": operator.and_, "or": operator.or_}
+def _one(f: Callable, a: Value) -> Value:
+    return list(map(f, a)) if type(a) is list else f(a)
 
 
-def _apply(op: str, values: list[Value]) -> Value:
-    """An operator other than `where` over numbers and columns. Raises KeyError for one that does not exist, TypeError for a wrong number of arguments."""
-    if op in _ONE:
-        (a,) = values
-        return list(map(_ONE[op], a)) if type(a) is list else _ONE[op](a)
-    if op in _TWO:
-        a, b = values
-        return _both(_TWO[op], a, b)
-    result, f = values[0], _MANY[op]
-    for b in values[1:]:
-        result = _both(f, result, b)
-    return result
-
-
-def _both(f: Callable, a: Value, b: Value) -> Value:
+def _two(f: Callable, a: Value, b: Value) -> Value:
     if type(a) is list:
         return list(map(f, a, b if type(b) is list else repeat(b)))
     return list(map(f, repeat(a), b)) if type(b) is list else f(a, b)
+
+
+def _wrap(a: Value, m: Value) -> Value:
+    if type(a) is list and type(m) is int:
+        return [x - m if x >= m else x for x in a]
+    return _two(lambda x, y: x - y if x >= y else x, a, m)
+
+
+def _back(a: Value, m: Value) -> Value:
+    if type(a) is list and type(m) is int:
+        return [x + m if x < 0 else x for x in a]
+    return _two(lambda x, y: x + y if x < 0 else x, a, m)
+
+
+def _all(f: Callable, *values: Value) -> Value:
+    return reduce(partial(_two, f), values)
+
+
+def _where(cond: Value, then: Value, other: Value) -> Value:
+    if type(cond) is not list:
+        return then if cond else other
+    a, b = (x if type(x) is list else repeat(x) for x in (then, other))
+    return [x if c else y for c, x, y in zip(cond, a, b)]
+
+
+# Of every operator: over numbers and columns, and how many arguments it takes; 0 = any number.
+_OPERATORS: dict[str, tuple[Callable, int]] = {
+    **{name: (partial(_two, f), 2) for name, f in {
+        "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "<": operator.lt, "<=": operator.le, "==": operator.eq}.items()},
+    "wrap": (_wrap, 2), "back": (_back, 2), "not": (partial(_one, operator.not_), 1), "top2": (partial(_one, _top2), 1),
+    "and": (partial(_all, operator.and_), 0), "or": (partial(_all, operator.or_), 0), "where": (_where, 3),
+}
+
+
+def _operator(name: object, num_args: int) -> Callable:
+    """Raises KeyError for an operator that does not exist, ValueError for a wrong number of arguments."""
+    f, wanted = _OPERATORS[name]
+    if num_args != (wanted or max(1, num_args)):
+        raise ValueError(f"{name} has {num_args} arguments")
+    return f
 
 
 def read(x: object, env: dict[str, int]) -> int | bool:
@@ -62,7 +85,7 @@ def read(x: object, env: dict[str, int]) -> int | bool:
     if x[0] == "where":
         _, cond, then, other = x
         return read(then if read(cond, env) else other, env)
-    return _apply(x[0], [read(a, env) for a in x[1:]])
+    return _operator(x[0], len(x) - 1)(*[read(a, env) for a in x[1:]])
 
 
 def trips(loop: dict, low: int, high: int) -> range | list[int]:
@@ -107,12 +130,16 @@ def families(body: list, path: tuple = (), places: tuple = ()) -> Iterator[Famil
 
 
 class Node:
-    """An operator over nodes, names and numbers; equal ones of one program are one object."""
+    """An operator over nodes, names and numbers; equal ones of one program are one object. names: of the symbols in it, a bit each."""
 
-    __slots__ = ("op", "args")
+    __slots__ = ("value", "args", "names")
 
-    def __init__(self, op: str, args: tuple):
-        self.op, self.args = op, args
+    def __init__(self, value: Callable, args: tuple, names: int):
+        self.value, self.args, self.names = value, args, names
+
+
+# NOTE: True == 1 as a key, so truth values are nodes.
+_TRUTH = {True: Node(lambda: True, (), 0), False: Node(lambda: False, (), 0)}
 
 
 class Trees:
@@ -120,18 +147,31 @@ class Trees:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
-        self._seen: dict[int, Node] = {}     # by the list's own identity: bounds of a loop are read for every op in it
+        self._seen: dict[int, Node] = {}     # by the list's own identity, of whole expressions: bounds of a loop are read for every op in it
+        self._bits: dict[str, int] = {}
+
+    def bit(self, name: str) -> int:
+        """The bit of a symbol."""
+        return self._bits.setdefault(name, 1 << len(self._bits))
 
     def node(self, x: list) -> Node:
+        """The one node of an expression."""
         found = self._seen.get(id(x))
         if found is None:
-            # NOTE: True == 1 as a key, so truth values are told apart by their text, which is no name.
-            op, *args = [self.node(a) if type(a) is list else f"={a}" if type(a) is bool else a for a in x]
-            key = (op, *args)
-            found = self._nodes.get(key)
-            if found is None:
-                found = self._nodes[key] = Node(op, key[1:])
-            self._seen[id(x)] = found
+            found = self._seen[id(x)] = self._node(x)
+        return found
+
+    def _node(self, x: list) -> Node:
+        key = []
+        for a in x:
+            kind = type(a)
+            key.append(a if kind is int or kind is str else self._node(a) if kind is list else _TRUTH[a])
+        found = self._nodes.get(key := tuple(key))
+        if found is None:
+            names = 0
+            for a in key[1:]:
+                names |= a.names if type(a) is Node else self.bit(a) if type(a) is str else 0
+            found = self._nodes[key] = Node(_operator(key[0], len(key) - 1), key[1:], names)
         return found
 
 
@@ -139,13 +179,14 @@ class Table:
     """The points under some loops and conditions: a value or a column for every symbol, in the order of issue.
 
     env: the symbols outside all loops.  lanes: the lanes that loops over lanes take; empty = all of them.
+    What does not change in a loop is read outside of it and repeated.
     """
 
-    def __init__(self, trees: Trees, env: dict[str, Value], lanes: Iterable[int] = (), count: int = 1):
+    def __init__(self, trees: Trees, env: dict[str, Value], lanes: tuple[int, ...] = (), count: int = 1):
         self.count = count
-        self._trees, self._lanes = trees, tuple(lanes)
-        self._env = env
-        self._known: dict[Node | str, Value] = {"=True": True, "=False": False, **env}
+        self._trees, self._lanes = trees, lanes
+        self._known: dict[Node | str, Value] = env
+        self._outer, self._rows, self._bit = self, None, 0
         self._inside: dict[int, Table] = {}
 
     def under(self, path: Iterable[dict]) -> Table:
@@ -158,61 +199,72 @@ class Table:
             table = found
         return table
 
+    def _under(self, env: dict[str, Value], count: int, rows: Sequence[int] | None, bit: int) -> Table:
+        """rows: of this table, one a point of the new one; `None` = the same ones.  bit: of the symbol that the new one knows beside those of this one."""
+        inner = Table(self._trees, env, self._lanes, count)
+        inner._outer, inner._rows, inner._bit = self, rows, bit
+        return inner
+
     def read(self, x: object) -> Value:
         """The value of an expression: a number, or a column."""
-        if type(x) is str:
-            return self._env[x]
-        return self._read(self._trees.node(x)) if type(x) is list else x
+        return self._read(self._trees.node(x) if type(x) is list else x)
 
     def column(self, x: object) -> list:
         """The value of an expression as a column; `all` and `others` stay words."""
         value = x if type(x) is str and x in WORDS else self.read(x)
         return value if type(value) is list else [value] * self.count
 
-    def rows(self, expressions: list, *, names: tuple[str, ...] = ()) -> list[tuple]:
-        """One tuple a point: the names, then the values."""
-        values = [x if type(x) is str and x in WORDS else self.read(x) for x in expressions]
-        columns = [v if type(v) is list else repeat(v, self.count) for v in (*names, *values)]
-        return list(zip(*columns)) if columns else [()] * self.count
+    def values(self, expressions: Iterable[object]) -> list[Value | str]:
+        """The values of expressions; `all` and `others` stay words."""
+        return [self._read(self._trees.node(x)) if type(x) is list else x if x in WORDS else self._read(x) for x in expressions]
 
-    def _read(self, x: Node | str | int) -> Value:
-        if type(x) is int:
+    def rows(self, expressions: Iterable[object]) -> list[tuple]:
+        """One tuple of values a point."""
+        return rows_of(self.values(expressions), self.count)
+
+    def _read(self, x: Node | str | int | bool) -> Value:
+        kind = type(x)
+        if kind is int or kind is bool:
             return x
         found = self._known.get(x)
         if found is None:
-            if type(x) is str:
-                raise KeyError(x)
-            if x.op == "where":
-                found = self._where(*x.args)
+            if kind is str or self._bit and not x.names & self._bit:
+                if self._outer is self:
+                    raise KeyError(x)
+                found = self._outer._read(x)
+                if type(found) is list and self._rows is not None:
+                    found = [found[i] for i in self._rows]
+            elif x.value is _where and type(chosen := self._read(x.args[0])) is not list:
+                found = self._read(x.args[1 if chosen else 2])
             else:
-                found = _apply(x.op, [self._read(a) for a in x.args])
+                found = x.value(*[a if type(a) is int else self._read(a) for a in x.args])
             self._known[x] = found
         return found
 
-    def _where(self, cond: object, then: object, other: object) -> Value:
-        chosen = self._read(cond)
-        if type(chosen) is not list:
-            return self._read(then if chosen else other)
-        a, b = self._read(then), self._read(other)
-        return [x if c else y for c, x, y in zip(chosen, a if type(a) is list else repeat(a), b if type(b) is list else repeat(b))]
-
     def _filter(self, cond: object) -> Table:
-        keep = [i for i, c in enumerate(self.column(cond)) if c]
-        return self if len(keep) == self.count else self._take(keep)
+        chosen = self.read(cond)
+        keep = [i for i, c in enumerate(chosen) if c] if type(chosen) is list else range(self.count if chosen else 0)
+        return self if len(keep) == self.count else self._under({}, len(keep), keep, 0)
 
     def _expand(self, loop: dict) -> Table:
+        name, bit = loop["name"], self._trees.bit(loop["name"])
         low, high = self.read(loop["lo"]), self.read(loop["hi"])
         if type(low) is list or type(high) is list:
-            rows = [trips(loop, a, b) for a, b in zip(self.column(loop["lo"]), self.column(loop["hi"]))]
+            found = [trips(loop, a, b) for a, b in zip(self.column(loop["lo"]), self.column(loop["hi"]))]
         else:
-            rows = [trips(loop, low, high)] * self.count
+            found = [trips(loop, low, high)] * self.count
         if self._lanes and loop["over_lanes"]:
-            rows = [[x for x in self._lanes if x in row] for row in rows]
-        found = list(chain.from_iterable(rows))
-        if len(found) > MAX_ROWS:
-            raise TooLarge(f"more than {MAX_ROWS} points under the loop over {loop['name']}")
-        return self._take(list(chain.from_iterable(map(repeat, range(self.count), map(len, rows)))), {loop["name"]: found})
+            found = [[x for x in self._lanes if x in row] for row in found]
+        if type(low) is type(high) is int and found and len(found[0]) == 1:
+            return self._under({name: found[0][0]}, self.count, None, bit)
+        column = list(chain.from_iterable(found))
+        if len(column) > MAX_ROWS:
+            raise TooLarge(f"more than {MAX_ROWS} points under the loop over {name}")
+        rows = list(chain.from_iterable(map(repeat, range(self.count), map(len, found))))
+        return self._under({name: column}, len(column), rows, bit)
 
-    def _take(self, rows: list[int], more: dict[str, Value] = {}) -> Table:
-        env = {name: [value[i] for i in rows] if type(value) is list else value for name, value in self._env.items()}
-        return Table(self._trees, env | more, self._lanes, len(rows))
+
+def rows_of(values: Iterable[Value | str], count: int) -> list[tuple]:
+    """Columns, and values that are the same in every row, as one tuple a row."""
+    columns = [v if type(v) is list else repeat(v, count) for v in values]
+    return list(zip(*columns)) if columns else [()] * count

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidec.verify.recheck_layout import Facts
-from tidec.verify.recheck_table import Ops, accesses, compare, transfer
+from tidec.verify.recheck_table import Columns, Ops, accesses, compare, repeated, transfer
 from tidec.verify.recheck_words import refuted
 
 _PUT, _SUM, _PUSH = ("put", "partial", "partial"), ("sum", "slice", "grad_slice", "partial"), ("copy", "grad_slice", "slice")
@@ -25,9 +25,9 @@ class Forms:
 
     waves: of a part.  remote D: remote blocks of a call.  blocks: of an outbox bank.
     pieces: (stripe, chunk of it) of every chunk of a block, one empty one where blocks are whole.  whole: the end of the key of a whole block.
-    sends: (p, c, J) in the order of sending.
-    chunks: (U, p, c, J, t, r, piece) of every chunk of every node-local sum in order: lane o's share is for sub-slice (o + r) mod L of node t. What the
-    outbox has room for comes first, then the own node (c = M, J = -1, r = 0), then the rest.
+    sends: p, c, J in the order of sending.
+    chunks: U, p, c, J, t, r, and stripe and chunk of it where blocks are cut, of every chunk of every node-local sum in order: lane o's share is for
+    sub-slice (o + r) mod L of node t. What the outbox has room for comes first, then the own node (c = M, J = -1, r = 0), then the rest.
     """
 
     facts: Facts
@@ -38,8 +38,8 @@ class Forms:
     blocks: int
     pieces: tuple[tuple[int, ...], ...]
     whole: tuple[str, ...]
-    sends: list[tuple[int, int, int]]
-    chunks: list[tuple[int, int, int, int, int, int, tuple[int, ...]]]
+    sends: Columns
+    chunks: Columns
 
     def generation(self, w: int) -> int:
         """Which of the two copies of the inbox a wave uses; a lone wave always uses the first."""
@@ -52,12 +52,14 @@ def forms(facts: Facts, point: tuple[int, int, int]) -> Forms:
     remote = parts * (M - 1)
     blocks = remote if n_out == "full" else n_out
     pieces = tuple((x, y) for x in range(facts.stripes) for y in range(facts.chunks // facts.stripes)) if facts.chunks > 1 else ((),)
-    sends = [(p, c, p * (M - 1) + c - 1) for p in range(parts) for c in range(1, M)]
+    remote_p, remote_c = [p for p in range(parts) for _ in range(1, M)], [*range(1, M)] * parts
     ahead, count = min(blocks, remote), len(pieces)
-    own = [(p, M, -1) for p in range(parts)]
-    sums = enumerate([*sends[:ahead], *own, *sends[ahead:]])
-    chunks = [(G * count + i, p, c, J, (n + c) % M, c % M % L, piece) for G, (p, c, J) in sums for i, piece in enumerate(pieces)]
-    return Forms(facts, point, width, -(-M // width), remote, blocks, pieces, ("all",) * len(pieces[0]), sends, chunks)
+    own = [remote_p[:ahead] + [*range(parts)] + remote_p[ahead:], remote_c[:ahead] + [M] * parts + remote_c[ahead:], [*range(ahead), *[-1] * parts, *range(ahead, remote)]]
+    p, c, J = (repeated(column, count) for column in own)
+    at = [list(column) * len(own[0]) for column in zip(*pieces)]
+    chunks = [[*range(len(c))], p, c, J, [(n + x) % M for x in c], [x % M % L for x in c], *at]
+    sends = Columns(remote, [remote_p, remote_c, [*range(remote)]])
+    return Forms(facts, point, width, -(-M // width), remote, blocks, pieces, ("all",) * len(pieces[0]), sends, Columns(len(c), chunks))
 
 
 def check_reduce_scatter(facts: Facts, point: tuple[int, int, int], lanes: tuple[int, ...]) -> None:
@@ -75,22 +77,22 @@ def check_reduce_scatter(facts: Facts, point: tuple[int, int, int], lanes: tuple
     spare, _ = _only(facts, ops, *_OWN)
     if len({outbox, inbox, spare}) < 3 or ops.buffers(*_OWN) != {(spare, inbox)} or {b for b, _ in ops.buffers(*_LAND)} != {inbox}:
         raise refuted("V105", facts.file, "outbox, spare and inbox are not three buffers, each with its own use")
-    puts = ops.rows(*_PUT, ask=lambda op: [*transfer(op), "r"])
-    compare(facts, "V105", "put", puts, _puts(f, outbox, inbox))
+    compare(facts, "V105", "put", ops.columns(*_PUT, ask=lambda op: [*transfer(op), "r"]), _puts(f, outbox, inbox))
     if ops.buffers(*_ZERO) not in (set(), {(inbox,)}):
         raise refuted("V107", facts.file, "another buffer than the inbox is zeroed")
     _check_masks(ops, f)
     _check_sums(ops, f, outbox, spare)
     _check_pushes(ops, f, lanes)
     out = next(b["name"] for b in facts.program["buffers"] if b["kind"] == "output")
-    own = [(spare, inbox, e % 2, p, *f.whole, *point, f.generation(f.waves - 1), j, *f.whole, *point) for p in range(facts.parts)]
-    compare(facts, "V106", "copy of the own node's sum", ops.rows(*_OWN), own)
-    lands = [
-        (inbox, out, f.generation(w), "all", *f.whole, n, "all", e, p, "all", *f.whole, *point, w == 0) for p in range(facts.parts) for w in range(f.waves)
-    ]
-    compare(facts, "V106", "landing", ops.rows(*_LAND, ask=lambda op: [*accesses(op), op["seed"]]), lands)
+    parts = [*range(facts.parts)]
+    own = Columns(facts.parts, [spare, inbox, e % 2, parts, *f.whole, *point, f.generation(f.waves - 1), j, *f.whole, *point])
+    compare(facts, "V106", "copy of the own node's sum", ops.columns(*_OWN), own)
+    waves = [*range(f.waves)] * facts.parts
+    generations, seeds = [f.generation(w) for w in waves], [w == 0 for w in waves]
+    lands = Columns(len(waves), [inbox, out, generations, "all", *f.whole, n, "all", e, repeated(parts, f.waves), "all", *f.whole, *point, seeds])
+    compare(facts, "V106", "landing", ops.columns(*_LAND, ask=lambda op: [*accesses(op), op["seed"]]), lands)
     grad = next(b["name"] for b in facts.program["buffers"] if b["kind"] == "input")
-    compare(facts, "V105", "free", ops.rows(*_FREE), [(grad, "all", "all", "all", *f.whole, *point)])
+    compare(facts, "V105", "free", ops.columns(*_FREE), Columns(1, [grad, "all", "all", "all", *f.whole, *point]))
     _check_outbox(ops, f)
 
 
@@ -101,19 +103,18 @@ def _only(facts: Facts, ops: Ops, *what: str) -> tuple[str, ...]:
     return next(iter(found))
 
 
-def _puts(f: Forms, outbox: str, inbox: str) -> list[tuple]:
+def _puts(f: Forms, outbox: str, inbox: str) -> Columns:
     n, j, e = f.here
-    M, L, stripes, bank = f.facts.nodes, f.facts.lanes, f.facts.stripes, e % 2
-    width, k = f.width, f.facts.knobs["k"]
-    cuts = [(f.whole, ())] if stripes == 1 else [((x, "all"), (x,)) for x in range(stripes)]
-    result = []
-    for p, c, J in f.sends:
-        w, t, r = (c - 1) // width, (n + c) % M, (c - 1) % width // k
-        generation, block, slot = f.generation(w), (j + c) % L, J % f.blocks
-        for x, (at, stripe) in enumerate(cuts):
-            result.append((
-                outbox, inbox, bank, slot, *at, n, j, e, J, generation, block, *at, t, j, e, p, w, x, True, c, *stripe, p, t, j, e, False, J, *stripe, n, j, e, r))
-    return result
+    M, L, stripes, width, k = f.facts.nodes, f.facts.lanes, f.facts.stripes, f.width, f.facts.knobs["k"]
+    p, c, J = (repeated(column, stripes) for column in f.sends.values)
+    x = [*range(stripes)] * f.remote if stripes > 1 else 0
+    stripe, at = ([x], [x, "all"]) if stripes > 1 else ([], f.whole)
+    w, t = [(y - 1) // width for y in c], [(n + y) % M for y in c]
+    r, block = [(y - 1) % width // k for y in c], [(j + y) % L for y in c]
+    generation = 0 if f.waves == 1 else [y % 2 for y in w]
+    slot = J if f.blocks >= f.remote else [y % f.blocks for y in J]
+    return Columns(len(c), [
+        outbox, inbox, e % 2, slot, *at, n, j, e, J, generation, block, *at, t, j, e, p, w, x, True, c, *stripe, p, t, j, e, False, J, *stripe, n, j, e, r])
 
 
 def _check_masks(ops: Ops, f: Forms) -> None:
@@ -121,13 +122,14 @@ def _check_masks(ops: Ops, f: Forms) -> None:
 
     That is tracked over two calls: what a generation holds of an earlier use is dirty until it is written or zeroed.
     """
-    facts, lanes = f.facts, f.facts.lanes
-    wrote: dict[tuple[int, int], int] = {(p, w): 0 for p in range(facts.parts) for w in range(f.waves)}
-    writers = [(p, (c - 1) // f.width, c % lanes, c) for p, c, _ in f.sends] + [(p, f.waves - 1, 0, facts.nodes) for p in range(facts.parts)]
-    for p, w, d, c in writers:
-        if wrote[p, w] >> d & 1:
+    facts, lanes, width = f.facts, f.facts.lanes, f.width
+    masks = [0] * f.waves
+    for c in range(1, facts.nodes + 1):
+        w, bit = ((c - 1) // width, 1 << c % lanes) if c < facts.nodes else (f.waves - 1, 1)
+        if masks[w] & bit:
             raise refuted("V104", facts.file, f"contributor {c} of wave {w} shares its block with another one of the wave")
-        wrote[p, w] |= 1 << d
+        masks[w] |= bit
+    wrote = {(p, w): mask for p in range(facts.parts) for w, mask in enumerate(masks)}
     zeroed = dict.fromkeys(wrote, 0)
     for _, generation, block, *rest in ops.rows(*_ZERO, ask=lambda op: [*accesses(op), *op["writes"][0]["use"]]):
         *place, p, w = rest
@@ -147,18 +149,20 @@ def _check_masks(ops: Ops, f: Forms) -> None:
 
 def _check_sums(ops: Ops, f: Forms, outbox: str, spare: str) -> None:
     (n, j, e), L, slots, names = f.here, f.facts.lanes, f.facts.knobs["n_stg"], next(iter(ops.buffers(*_SUM)))[:2]
-    wanted = [
-        (*names, outbox if J >= 0 else spare, U % slots, "others", n, j, e, p, t, (j + r) % L, *at, n, j, e, e % 2, J % f.blocks if J >= 0 else p, *at, n, j, e, False, U)
-        for U, p, c, J, t, r, at in f.chunks]
-    found = ops.rows(*_SUM, ask=lambda op: [*accesses(op), op["seed"], *op["reads"][0]["use"]])
-    compare(f.facts, "V105", "sum", found if found == wanted else sorted(found, key=_last), wanted)
+    U, p, _, J, t, r, *at = f.chunks.values
+    into, block = [outbox if x >= 0 else spare for x in J], [x % f.blocks if x >= 0 else y for x, y in zip(J, p)]
+    wanted = Columns(len(U), [
+        *names, into, [x % slots for x in U], "others", n, j, e, p, t, [(j + x) % L for x in r], *at, n, j, e, e % 2, block, *at, n, j, e, False, U])
+    compare(f.facts, "V105", "sum", ops.columns(*_SUM, ask=lambda op: [*accesses(op), op["seed"], *op["reads"][0]["use"]]), wanted, by=_last)
 
 
 def _check_pushes(ops: Ops, f: Forms, lanes: tuple[int, ...]) -> None:
     (n, j, e), L, slots, names = f.here, f.facts.lanes, f.facts.knobs["n_stg"], next(iter(ops.buffers(*_PUSH)), ("", ""))
-    wanted = [(*names, p, t, (o + r) % L, *at, n, j, e, U % slots, j, n, o, e, U) for U, p, c, J, t, r, at in f.chunks for o in lanes]
-    found = ops.rows(*_PUSH, ask=lambda op: [*accesses(op), *op["writes"][0]["use"]], all_lanes=False)
-    compare(f.facts, "V105", "copy to another lane", found if found == wanted else sorted(found, key=_last), wanted)
+    U, p, _, _, t, r, *at = (repeated(column, len(lanes)) for column in f.chunks.values)
+    to = [*lanes] * f.chunks.count
+    sub_slice = [(o + x) % L for o, x in zip(to, r)]
+    wanted = Columns(len(U), [*names, p, t, sub_slice, *at, n, j, e, [x % slots for x in U], j, n, to, e, U])
+    compare(f.facts, "V105", "copy to another lane", ops.columns(*_PUSH, ask=lambda op: [*accesses(op), *op["writes"][0]["use"]], all_lanes=False), wanted, by=_last)
 
 
 def _last(row: tuple) -> tuple:
@@ -187,9 +191,11 @@ def _check_alone(ops: Ops, f: Forms, lanes: tuple[int, ...]) -> None:
     ops.check_kinds(_ROW_SUM, _ROW_PUSH, _ROW_FREE)
     names = _only(facts, ops, *_ROW_SUM)
     stage, rows, _ = names
-    chunks = [(p * len(f.pieces) + i, p, at) for p in range(facts.parts) for i, at in enumerate(f.pieces)]
-    sums = [(*names, U % slots, "others", n, j, e, p, j, *at, n, j, e, p, *at, n, j, e, True) for U, p, at in chunks]
-    compare(facts, "V105", "sum", ops.rows(*_ROW_SUM, ask=lambda op: [*accesses(op), op["seed"]]), sums)
-    pushes = [(rows, stage, p, o, *at, n, j, e, U % slots, j, n, o, e) for U, p, at in chunks for o in lanes]
-    compare(facts, "V105", "copy to another lane", ops.rows(*_ROW_PUSH, all_lanes=False), pushes)
-    compare(facts, "V105", "free", ops.rows(*_ROW_FREE), [(rows, "all", "all", *f.whole, n, j, e)])
+    p, at = repeated([*range(facts.parts)], len(f.pieces)), [list(column) * facts.parts for column in zip(*f.pieces)]
+    slot = [U % slots for U in range(len(p))]
+    sums = Columns(len(p), [*names, slot, "others", n, j, e, p, j, *at, n, j, e, p, *at, n, j, e, True])
+    compare(facts, "V105", "sum", ops.columns(*_ROW_SUM, ask=lambda op: [*accesses(op), op["seed"]]), sums)
+    to = [*lanes] * len(p)
+    p, slot, *at = (repeated(column, len(lanes)) for column in (p, slot, *at))
+    compare(facts, "V105", "copy to another lane", ops.columns(*_ROW_PUSH, all_lanes=False), Columns(len(p), [rows, stage, p, to, *at, n, j, e, slot, j, n, to, e]))
+    compare(facts, "V105", "free", ops.columns(*_ROW_FREE), Columns(1, [rows, "all", "all", *f.whole, n, j, e]))

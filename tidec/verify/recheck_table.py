@@ -5,9 +5,10 @@ M nodes, n node, j lane, e call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import zip_longest
 
-from tidec.verify.recheck_index import Family, Table, Trees, families
+from tidec.verify.recheck_index import Family, Table, Trees, Value, families, rows_of
 from tidec.verify.recheck_layout import Facts
 from tidec.verify.recheck_words import refuted
 
@@ -31,6 +32,47 @@ def transfer(op: dict) -> list:
     (source,), (target,) = op["reads"], op["writes"]
     kept = [x for r in op["raises"] for x in (r["event"] == "then", *r["promise"]["key"], r["promise"]["node"], r["promise"]["lane"], r["promise"]["call"])]
     return [*cell(source), *source["use"], *cell(target), *target["use"], op["context"], *kept]
+
+
+@dataclass(slots=True)
+class Columns:
+    """Some rows, column after column: a list, or one value that is the same in all rows. What is equal as columns is equal row by row."""
+
+    count: int
+    values: list[Value | str]
+
+    def rows(self) -> list[tuple]:
+        """One tuple a row."""
+        return rows_of(self.values, self.count)
+
+    def is_equal(self, other: Columns) -> bool:
+        """The same rows in the same order. A no may be wrong where the columns are of another number and there are no rows."""
+        return self.count == other.count and len(self.values) == len(other.values) and all(map(self._is_same, self.values, other.values))
+
+    def _is_same(self, a: Value | str, b: Value | str) -> bool:
+        if type(a) is type(b):
+            return a == b
+        if type(a) is list:
+            return a.count(b) == len(a)
+        return b.count(a) == len(b) if type(b) is list else a == b
+
+
+def repeated(column: list, times: int) -> list:
+    """Every value as many times, one after the other."""
+    return column if times == 1 else [x for x in column for _ in range(times)]
+
+
+def below(parts: list[Columns]) -> Columns:
+    """The rows of all parts, one after the other."""
+    parts = [part for part in parts if part.count]
+    if len(parts) == 1:
+        return parts[0]
+    values: list[Value | str] = []
+    for column in zip_longest(*(part.values for part in parts)):      # a column that a part lacks is of None, which equals nothing
+        values.append([])
+        for value, part in zip(column, parts):
+            values[-1] += value if type(value) is list else [value] * part.count
+    return Columns(sum(part.count for part in parts), values)
 
 
 class Ops:
@@ -64,14 +106,18 @@ class Ops:
         """The buffers that ops of a kind are between."""
         return {tuple(c["buffer"] for c in (*f.op["reads"], *f.op["writes"])) for f in self.of(*what)}
 
-    def rows(self, *what: str, ask: Ask = accesses, all_lanes: bool = True) -> list[tuple]:
+    def columns(self, *what: str, ask: Ask = accesses, all_lanes: bool = True) -> Columns:
         """The values of every such op, in the order of the text, then of issue: the buffers' names, then what `ask` names."""
-        result = []
+        parts = []
         for f in self.of(*what):
-            names = tuple(c["buffer"] for c in (*f.op["reads"], *f.op["writes"]))
             table = (self._all if all_lanes else self._some).under(f.path)
-            result += table.rows(ask(f.op), names=names)
-        return result
+            names = [c["buffer"] for c in (*f.op["reads"], *f.op["writes"])]
+            parts.append(Columns(table.count, names + table.values(ask(f.op)) if table.count else []))
+        return below(parts)
+
+    def rows(self, *what: str, ask: Ask = accesses, all_lanes: bool = True) -> list[tuple]:
+        """The same as tuples."""
+        return self.columns(*what, ask=ask, all_lanes=all_lanes).rows()
 
     def placed(self, f: Family, expressions: list) -> list[tuple[tuple, tuple]]:
         """Of every point of a family: the values, and its place in the order of issue."""
@@ -79,7 +125,13 @@ class Ops:
         return list(zip(table.rows(expressions), table.rows(f.position)))
 
 
-def compare(facts: Facts, code: str, what: str, found: list[tuple], wanted: list[tuple]) -> None:
+def compare(facts: Facts, code: str, what: str, found: Columns, wanted: Columns, *, by: Callable[[tuple], tuple] | None = None) -> None:
+    """Equal row by row, or once both are sorted `by` something. Raises the code with the first row that differs."""
+    if not found.is_equal(wanted):
+        compare_rows(facts, code, what, sorted(found.rows(), key=by) if by else found.rows(), wanted.rows())
+
+
+def compare_rows(facts: Facts, code: str, what: str, found: list[tuple], wanted: list[tuple]) -> None:
     """Equal row by row. Raises the code with the first row that differs."""
     if found == wanted:
         return
