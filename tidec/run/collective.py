@@ -51,6 +51,10 @@ class Ring:
         """Whether the bank of the next call is held."""
         return self.calls - BANKS in self._open
 
+    def is_next_bank_of(self, call: int) -> bool:
+        """Whether the next call lands where that one did."""
+        return call == self.calls - BANKS
+
     def gather(self, shards: list[torch.Tensor]) -> int:
         """Start the next call with the padded shards of all parameters; returns its number."""
         assert not self.is_full

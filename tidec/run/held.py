@@ -50,6 +50,7 @@ class Held:
 
     ring, reducer: `None` = that collective stays stock.  lent: parameters whose storage is the landing's.
     counts: calls by collective and why they were stock, ACTIVE where a plan ran them.  sharing: all groups of the ring, this one too.
+    moved_out: how often this group's all-gather had another one moved out of its landing.
     """
 
     name: str
@@ -64,11 +65,13 @@ class Held:
     is_vacated: bool = False
     counts: Counter[tuple[Collective, str]] = field(default_factory=Counter)
     sharing: tuple[Held, ...] = ()
+    moved_out: int = 0
 
     # ---- all-gather
 
     def gather(self, stock: Callable[[], AllGatherResult | None], group: object, comm: AllGather) -> AllGatherResult | None:
         """Start this group's all-gather, by the plan or stock."""
+        self._make_room()
         why = self._why_stock_gather(group, comm)
         number = self._say(Collective.ALL_GATHER, why)
         if why:
@@ -108,6 +111,21 @@ class Held:
         """Let a landing go that nobody will: of an all-gather whose result FSDP2 dropped, or of a group that came to no reduce-scatter."""
         if self.call is not None and not self.lent and (self.is_vacated or self.landing is None and self.group._all_gather_result is None and self.group.is_sharded):
             self._let_go()
+
+    def _make_room(self) -> None:
+        """Where the ring is full because a group stays unsharded (kept after its forward pass, or until the end of a backward pass), move that group out.
+
+        NOTE: one that computes, or whose all-gather is still under way, keeps its landing; then this call stays stock.
+        """
+        if self.ring is None:
+            return
+        for other in self.sharing:
+            other.reclaim()
+        if self.ring.is_full:
+            for other in self.sharing:
+                if other.lent and self.ring.is_next_bank_of(other.call) and other.group._training_state == TrainingState.IDLE:
+                    other.leave()
+                    self.moved_out += 1
 
     def leave(self) -> None:
         """Give every parameter that is unsharded a storage of its own, with its values."""

@@ -57,8 +57,6 @@ class Hooks:
             held = _held(fsdp_params)
             if held is None:
                 return stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm)
-            for other in held.sharing:
-                other.reclaim()
             return held.gather(lambda: stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm), group, comm)
 
         return foreach_all_gather
