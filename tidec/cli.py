@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidec.commands.answer import Answer
 
 # The environment variables of our own that tidec reads, in this file or in the two others that may (README lists them too).
-VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH", "TIDEC_CUDA_ARCH", "TIDEC_NO_BUILD")
+VARIABLES = ("TIDEC_CACHE_DIR", "TIDEC_CACHE_PATH", "TIDEC_CUDA_ARCH", "TIDEC_DISABLE", "TIDEC_NO_BUILD", "TIDEC_REQUIRE")
 
 # The package of each optional dependency, and the extra that brings it.
 _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), "jinja2": ("jinja2", "compile"), "pybind11": ("pybind11", "compile"),

@@ -1,6 +1,7 @@
 """Opens a bundle to run it: everything in it is re-checked, and its library is found, or built where that is allowed.
 
-Nothing of a bundle is loaded before its digests, its plans and its certificates hold. TIDEC_NO_BUILD=1: what is not there is an error.
+Nothing of a bundle is loaded before its digests, its plans and its certificates hold. The switches of a job are read here: TIDEC_NO_BUILD=1, what is not
+there is an error; TIDEC_DISABLE=1, nothing is installed; TIDEC_REQUIRE=1, what stays stock is an error.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from tidec.build.library import build_library, kept_library
 from tidec.build.rt import NAME, build_rt, rt_file
+from tidec.cache.key import Cache, cache_folder, open_cache
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
@@ -21,6 +23,8 @@ from tidec.run.worker import Program
 from tidec.verify.recheck import recheck
 
 NO_BUILD = "TIDEC_NO_BUILD"
+DISABLE = "TIDEC_DISABLE"
+REQUIRE = "TIDEC_REQUIRE"
 _SYMBOLS = ("tidec_num_programs", "tidec_program_at", "tidec_issue")
 
 
@@ -64,11 +68,25 @@ def load_rt(where: Path) -> ModuleType:
     return module
 
 
-def _may_build(sentence: str, help: str) -> None:
-    value = os.environ.get(NO_BUILD, "")
+def is_disabled() -> bool:
+    """Whether TIDEC_DISABLE=1. Raises P001 where it is neither 0 nor 1."""
+    return _is_on(DISABLE)
+
+
+def is_required() -> bool:
+    """Whether TIDEC_REQUIRE=1. Raises P001 where it is neither 0 nor 1."""
+    return _is_on(REQUIRE)
+
+
+def _is_on(name: str) -> bool:
+    value = os.environ.get(name, "")
     if value not in ("", "0", "1"):
-        raise TidecError(Diagnostic("P001", f"{NO_BUILD} is {quoted(value)}", help="write 1, or unset it"))
-    if value == "1":
+        raise TidecError(Diagnostic("P001", f"{name} is {quoted(value)}", help="write 1, or unset it"))
+    return value == "1"
+
+
+def _may_build(sentence: str, help: str) -> None:
+    if _is_on(NO_BUILD):
         raise TidecError(Diagnostic("E002", sentence, reason=f"{NO_BUILD}=1 forbids to compile it here", help=help))
 
 
@@ -93,3 +111,9 @@ def _programs(library: Path, bundle: Bundle) -> tuple[int, ...]:
 
 def _other(library: Path, reason: str) -> TidecError:
     return TidecError(Diagnostic("C001", f"{library.name} is not the library of this bundle", reason=reason, help="compile the bundle again"))
+
+
+def kept_cache() -> Cache:
+    """The cache that the environment names, with its layers. Raises P001, C003."""
+    folder = cache_folder(asked=os.environ.get("TIDEC_CACHE_DIR", ""), xdg=os.environ.get("XDG_CACHE_HOME", ""), home=os.environ.get("HOME", "") or "~")
+    return open_cache(folder, os.environ.get("TIDEC_CACHE_PATH", ""))[0]
