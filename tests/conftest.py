@@ -144,6 +144,16 @@ def kept_proofs(own_environment: None, tmp_path: Path, _proofs: Path) -> Iterato
 
 
 @pytest.fixture(scope="session")
+def rt_kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tidec_rt of this Python, compiled once a run."""
+    from tidec.build.rt import build_rt
+
+    kept = tmp_path_factory.mktemp("rt")
+    build_rt(kept)
+    return kept
+
+
+@pytest.fixture(scope="session")
 def hosted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`hosted(plans)` is one library of them all for the host target, or for `target`, compiled once a run. Whether they are proved is not asked."""
     from tidec.build.library import build_library

@@ -35,7 +35,7 @@ class Node:
         self.library, self.message, self.plan, self.calls = library, ctypes.create_string_buffer(MESSAGE_BYTES), plan, 0
         number = next(i for i in range(library.tidec_num_programs()) if library.tidec_program_at(i).contents.plan_digest.decode() == plan.digest)
         library.tidec_node_open.restype = ctypes.c_void_p
-        self.node = ctypes.c_void_p(library.tidec_node_open(ctypes.c_int64(number), ctypes.c_int64(rank), ctas, self.message, ctypes.c_int64(MESSAGE_BYTES)))
+        self.node = ctypes.c_void_p(library.tidec_node_open(ctypes.c_int64(number), ctypes.c_int64(rank), ctas, ctypes.c_int64(DEADLINE_MS), self.message, ctypes.c_int64(MESSAGE_BYTES)))
         if not self.node:
             raise SystemExit(self.message.value.decode())
         own = ctypes.create_string_buffer(HANDLE_BYTES)
@@ -59,7 +59,7 @@ class Node:
         return at.value
 
     def reduce(self, gradients: ctypes.Array, out: torch.Tensor, stream: ctypes.c_void_p) -> None:
-        self.ask("reduce", ctypes.c_int64(self.calls), gradients, ctypes.c_void_p(out.data_ptr()), ctypes.c_float(1.0), 0, stream)
+        self.ask("reduce", ctypes.c_int64(self.calls), gradients, ctypes.c_int64(len(gradients)), ctypes.c_void_p(out.data_ptr()), ctypes.c_float(1.0), 0, stream)
         self.calls += 1
 
     def wait(self) -> None:

@@ -3,7 +3,9 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,18 @@ void pause(int64_t times) {
     return;
   }
   const timespec nap = {0, kNapNs};
+  nanosleep(&nap, nullptr);
+}
+
+// The same where a rank lives long and others need the cores: the sleeps grow.
+void pause_longer(int64_t times) {
+  constexpr int64_t kQuick = 40, kYields = 100;
+  if (times < kQuick) return;
+  if (times < kYields) {
+    sched_yield();
+    return;
+  }
+  const timespec nap = {0, std::min<long>(10000 + 2000 * (times - kYields), 200000)};
   nanosleep(&nap, nullptr);
 }
 
@@ -47,9 +61,17 @@ std::string seconds(int64_t ns) {
 void Driver::stop(const std::string& why, int64_t rank) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stopped_.load()) return;
-  uint64_t nobody = 0;
-  const bool is_first = job_.objects[0].header().stop.compare_exchange_strong(nobody, static_cast<uint64_t>(rank) + 1);
-  why_ = is_first ? why : "rank " + job_.name(rank) + " stops because rank " + job_.name(static_cast<int64_t>(nobody) - 1) + " has stopped";
+  Header& own = job_.objects[static_cast<size_t>(rank)].header();
+  if (!why.empty()) std::snprintf(own.why, sizeof own.why, "%s", why.c_str());
+  uint64_t stopper = 0;
+  const bool is_first = job_.objects[0].header().stop.compare_exchange_strong(stopper, static_cast<uint64_t>(rank) + 1);
+  if (is_first) {
+    why_ = why;
+  } else {
+    const int64_t other = static_cast<int64_t>(stopper) - 1;
+    const char* const first = other >= 0 && other < job_.ranks() ? job_.objects[static_cast<size_t>(other)].header().why : "";
+    why_ = "rank " + job_.name(rank) + " stops because rank " + job_.name(other) + " has stopped: " + std::string(first, strnlen(first, kWhyBytes));
+  }
   stopped_.store(true);
 }
 
@@ -142,6 +164,100 @@ void Driver::run_worker(Rank& rank, Worker& worker, uint64_t state) {
     if (!may_wait(rank, worker)) return;
     pause(idle++);
   }
+}
+
+bool Driver::pass() {
+  Rank& rank = *ranks_[0];
+  Draw plain(0);
+  bool has_moved = false;
+  for (Worker& w : rank.workers()) {
+    while (rank.step(w, plain)) {
+      has_moved = true;
+      rank.object().header().alive_ns.store(now_ns(), std::memory_order_relaxed);
+    }
+  }
+  return has_moved;
+}
+
+bool Driver::run_ready() {
+  if (is_stopped()) return false;
+  try {
+    while (pass()) {
+    }
+  } catch (const Stopped& problem) {
+    stop(problem.why, ranks_[0]->number());
+    return false;
+  }
+  return true;
+}
+
+bool Driver::run_through(int64_t call, int64_t deadline_ms) {
+  constexpr int64_t kLookNs = 20000000;
+  Rank& rank = *ranks_[0];
+  int64_t idle = 0, idle_since = 0, looked = 0;
+  const auto is_through = [&] {
+    return std::all_of(rank.workers().begin(), rank.workers().end(), [&](const Worker& w) { return rank.is_through(w, call); });
+  };
+  try {
+    for (;;) {
+      const bool has_moved = pass();
+      if (is_through()) return !is_stopped();
+      if (has_moved) {
+        idle = idle_since = 0;
+        continue;
+      }
+      const int64_t now = now_ns();
+      rank.object().header().alive_ns.store(now, std::memory_order_relaxed);
+      if (is_stopped()) return false;
+      if (idle_since == 0) idle_since = looked = now;
+      const bool is_over = now - idle_since > deadline_ms * 1000000;
+      if (is_over || now - looked > kLookNs) {
+        looked = now;
+        const Worker* worker = waiting(call);
+        const Task* task = worker == nullptr ? nullptr : rank.waiting(*worker);
+        const std::string why = task == nullptr ? "" : gone(*task);
+        if (is_over || !why.empty()) {
+          stop((task == nullptr ? "rank " + job_.name(rank.number()) + " does not move" : rank.waits_for(*worker, *task)) + why + "\n  waited " + seconds(now - idle_since) +
+                   silent(rank.number()),
+               rank.number());
+          return false;
+        }
+      }
+      pause_longer(idle++);
+    }
+  } catch (const Stopped& problem) {
+    stop(problem.why, rank.number());
+    return false;
+  }
+}
+
+const Worker* Driver::waiting(int64_t call) const {
+  const Rank& rank = *ranks_[0];
+  const Worker* found = nullptr;
+  int best = -1;
+  for (const Worker& w : ranks_[0]->workers()) {
+    const Task* task = rank.waiting(w);
+    if (task == nullptr) continue;
+    const int value = (task->call <= call ? 2 : 0) + (task->first.cell->key.raiser != rank.number() ? 1 : 0);
+    if (value > best) best = value, found = &w;
+  }
+  return found;
+}
+
+std::string Driver::gone(const Task& task) const {
+  const int64_t raiser = task.first.cell->key.raiser;
+  const Header& header = job_.objects[static_cast<size_t>(raiser)].header();
+  std::string why;
+  if (header.stage.load(std::memory_order_acquire) == Stage::kClosed) {
+    why = "\n  rank " + job_.name(raiser) + " is closed";
+  } else if (header.process != 0 && raiser != ranks_[0]->number()) {
+    const int64_t began = process_began(header.process);
+    if (began == -1 || (began > 0 && began != header.process_began)) {
+      why = "\n  the process of rank " + job_.name(raiser) + " (" + std::to_string(header.process) + ") has ended";
+    }
+  }
+  // It may have raised the counter last of all.
+  return task.first.cell->value.load(std::memory_order_acquire) >= task.first.value ? "" : why;
 }
 
 bool Driver::may_wait(Rank& rank, Worker& worker) {

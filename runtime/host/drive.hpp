@@ -18,6 +18,12 @@ class Driver {
   // Carries out all tasks of the ranks, in an order that the seed draws; seed 0 is the plain one. Returns false where the job stops.
   bool run(uint64_t seed);
 
+  // Carries out what can be done without waiting, in the plain order. Returns false where the job stops, or had stopped.
+  bool run_ready();
+  // Carries out the tasks of a call and of those before; what else can be done meanwhile is done. It stops the job where for that long no task
+  // could be done, or where it waits for a rank that is closed or whose process has ended.
+  bool run_through(int64_t call, int64_t deadline_ms);
+
   // Waits until every rank of the job has come here as often as these have.
   bool meet();
 
@@ -35,6 +41,12 @@ class Driver {
   bool is_stopped();
   void stop_at_circle();
   std::string silent(int64_t but) const;
+  // One pass over all workers of the only rank. Returns whether one has moved; throws Stopped.
+  bool pass();
+  // The worker whose wait is told of where the rank does not move: before others one that waits for another rank, in a call up to that one.
+  const Worker* waiting(int64_t call) const;
+  // Why nobody will end a wait, as far as that can be seen: its raiser is gone. Empty where it is not.
+  std::string gone(const Task& task) const;
 
   const Job& job_;
   std::vector<Rank*> ranks_;

@@ -17,6 +17,7 @@ namespace tidec::host {
 namespace {
 
 constexpr int64_t kPage = 4096, kMaxCalls = 1 << 20, kMaxRanks = 4096;
+static_assert(kHeaderBytes <= kPage);
 
 int64_t rounded(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -63,9 +64,7 @@ int64_t input_bytes(const tidec_program& p, const Layout& layout) {
     }
     return bytes;
   }
-  int64_t bytes = layout.casts.count == 0 ? layout.shard_bytes : 0;
-  for (const CastRun& run : layout.casts) bytes = most(bytes, run.src + run.elems * item_bytes(run.from));
-  return bytes;
+  return shard_bytes(layout);
 }
 
 int64_t output_bytes(const tidec_program& p, const Layout& layout) {

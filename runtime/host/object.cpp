@@ -1,7 +1,13 @@
 #include "host/object.hpp"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
 
 namespace tidec::host {
 
@@ -9,6 +15,25 @@ int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+int64_t process_began(int64_t process) {
+  char text[1024];
+  std::snprintf(text, sizeof text, "/proc/%lld/stat", static_cast<long long>(process));
+  const int file = open(text, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return errno == ENOENT ? -1 : 0;
+  const ssize_t size = read(file, text, sizeof text - 1);
+  const bool is_gone = size < 0 && errno == ESRCH;
+  close(file);
+  if (size <= 0) return is_gone ? -1 : 0;
+  text[size] = '\0';
+  // The program's name may hold anything, but nothing behind it holds a bracket. Fields 3 and 22: the state, and when it began.
+  const char* at = std::strrchr(text, ')');
+  char state = 0;
+  long long began = 0;
+  const char* const form = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lld";
+  if (at == nullptr || std::sscanf(at + 1, form, &state, &began) != 2) return 0;
+  return state == 'Z' || state == 'X' ? -1 : began;
 }
 
 bool Key::operator==(const Key& other) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "tidec/host.h"
@@ -17,13 +18,28 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 // Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 int64_t now_ns();
 
+inline constexpr int64_t kHeaderBytes = 4096;
+inline constexpr std::size_t kWhyBytes = 3072;
+
+enum class Stage : uint32_t { kOpened, kConnected, kClosed };
+
 // How far a rank is. epoch: passes through meetings.  alive_ns: when it last moved or looked.  stop: 1 + the rank that stopped the job, in rank
-// 0's header only.
+// 0's header only.  why: for what reason this rank did, written before that.
+// Of a node also: token, which its handle repeats; and its process, 0 in a job: its number, and when it began (/proc/<pid>/stat).
 struct Header {
   std::atomic<uint64_t> epoch;
   std::atomic<int64_t> alive_ns;
   std::atomic<uint64_t> stop;
+  std::atomic<Stage> stage;
+  uint64_t token;
+  int64_t process;
+  int64_t process_began;
+  char why[kWhyBytes];
 };
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+// When a process began, in the kernel's ticks; -1 where there is none of that number, or only what is left of one; 0 where that cannot be told.
+int64_t process_began(int64_t process);
 
 // Which counter a cell is: the raiser, the flag and the keys that choose one of its counters.
 struct Key {

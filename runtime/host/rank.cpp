@@ -42,6 +42,12 @@ int64_t input_at(const Layout& layout, bool is_reduction, int64_t param) {
   return at;
 }
 
+int64_t shard_bytes(const Layout& layout) {
+  int64_t bytes = layout.casts.count == 0 ? layout.shard_bytes : 0;
+  for (const CastRun& run : layout.casts) bytes = most(bytes, run.src + run.elems * item_bytes(run.from));
+  return bytes;
+}
+
 void Rank::begin() {
   const tidec_host_job& told = *job_.told;
   object().reset_counters();
@@ -66,6 +72,14 @@ void Rank::begin() {
 }
 
 bool Rank::is_through(const Worker& w) const { return w.next == w.tasks.size() && w.open.empty(); }
+
+bool Rank::is_through(const Worker& w, int64_t call) const {
+  if (w.next < w.tasks.size() && w.tasks[w.next].call <= call) return false;
+  for (size_t i : w.open) {
+    if (w.tasks[i].call <= call) return false;
+  }
+  return true;
+}
 
 bool Rank::can_run(const Task& task) const { return task.kind != Kind::kWait || task.first.cell->value.load(std::memory_order_acquire) >= task.first.value; }
 
@@ -134,20 +148,20 @@ void Rank::run(const Task& task, Worker&) {
 void Rank::run_sum(const Task& task) const {
   const bool scalar = job_.told->scalar != 0;
   for (int64_t g = task.first_gap; g < task.first_gap + task.num_gaps; ++g) {
-    const Gap& gap = gaps_[static_cast<size_t>(g)];
+    const Gap& gap = task.terms->gaps[static_cast<size_t>(g)];
     std::memset(gap.dst, 0, static_cast<size_t>(gap.bytes));
   }
   std::vector<const char*> rows;
   for (int64_t p = task.first_piece; p < task.first_piece + task.num_pieces; ++p) {
-    const Piece& piece = pieces_[static_cast<size_t>(p)];
+    const Piece& piece = task.terms->pieces[static_cast<size_t>(p)];
     rows.resize(static_cast<size_t>(piece.num_sources));
     for (int64_t r = 0; r < piece.rows; ++r) {
       for (size_t s = 0; s < rows.size(); ++s) {
-        const Source& source = sources_[static_cast<size_t>(piece.first_source) + s];
+        const Source& source = task.terms->sources[static_cast<size_t>(piece.first_source) + s];
         rows[s] = source.src + r * source.pitch;
       }
       float* dst = reinterpret_cast<float*>(piece.dst + r * piece.dst_pitch);
-      if (task.kind == Kind::kSum) sum_rows(dst, rows.data(), piece.num_sources, piece.from, piece.elems, job_.told->alpha, task.adds, scalar);
+      if (task.kind == Kind::kSum) sum_rows(dst, rows.data(), piece.num_sources, piece.from, piece.elems, task.terms->alpha, task.adds, scalar);
       else land_rows(dst, rows.data(), piece.num_sources, piece.elems, task.adds, task.reduction, scalar);
     }
   }
@@ -227,7 +241,7 @@ void Rank::take_last_landing(const Recorder& after) {
   for (const Op& op : after.ops()) {
     if (op.kind != Kind::kRead) continue;
     const int64_t last = job_.told->calls - 1;
-    std::memcpy(object().output(last), at(op.extent.place, last, op.extent.bytes), static_cast<size_t>(std::min(op.extent.bytes, job_.sizes.output_bytes)));
+    std::memcpy(object().output(last), at(op.extent.place, op.extent.bytes), static_cast<size_t>(std::min(op.extent.bytes, job_.sizes.output_bytes)));
   }
 }
 

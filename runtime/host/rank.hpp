@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,22 @@ class Draw {
  private:
   uint64_t state_;
 };
+
+// What one call is given by its caller, and where it gives. input_bytes: of the shard.  gradients: one a parameter; gradient_bytes tells how long.
+// landing: where the read of the call before is copied to, null where nobody wants that.
+struct Given {
+  const char* shard = nullptr;
+  int64_t shard_bytes = 0;
+  const void* const* gradients = nullptr;
+  char* out = nullptr;
+  int64_t out_bytes = 0;
+  char* landing = nullptr;
+  float alpha = 1;
+  bool accumulates = false;
+};
+
+// Which ops of a walk are taken over: all, those but of the stream on which the caller reads, or of that stream the ones up to its read, or behind.
+enum class Part { kAll, kMoves, kAcquire, kRelease };
 
 // What a rank cannot do; the job stops.
 struct Stopped {
@@ -67,7 +84,17 @@ struct Gap {
   int64_t bytes;
 };
 
+// What the sums of one call read and write.
+struct Terms {
+  int64_t call = 0;
+  float alpha = 1;
+  std::vector<Piece> pieces;
+  std::vector<Source> sources;
+  std::vector<Gap> gaps;
+};
+
 // bytes: of the extent that a sum, landing, zero, read or free names.  adds: a sum or landing goes on from what its destination holds.
+// terms: of the task's call.
 struct Task {
   Kind kind;
   bool in_set;
@@ -87,6 +114,7 @@ struct Task {
   int64_t bytes;
   Dtype from;
   Dtype to;
+  const Terms* terms;
   int64_t first_piece;
   int64_t num_pieces;
   int64_t first_gap;
@@ -109,7 +137,7 @@ struct Worker {
   int64_t blocked_ns = 0;
 };
 
-// The job as one process sees it. objects: of all ranks.
+// The job as one process sees it. objects: of all ranks. Of a node, `told` has a deadline and what holds for all calls.
 struct Job {
   const tidec_host_job* told;
   const tidec_program* program;
@@ -126,12 +154,23 @@ struct Job {
 // Where an input of a program begins: parameter p's gradient, -1 where it has none; of an all-gather the shard. Rounded up to 64 bytes.
 int64_t input_at(const Layout& layout, bool is_reduction, int64_t param);
 
+// Bytes of the shard that an all-gather is given.
+int64_t shard_bytes(const Layout& layout);
+
 class Rank {
  public:
   Rank(const Job& job, int64_t number);
 
-  // Takes over what the walk of a call issued. Throws Stopped where an op names memory or a rank that is not there.
+  // Takes over what the walk of a call of a job issued. Throws Stopped where an op names memory or a rank that is not there.
   void load(const Recorder& recorder, int64_t call);
+  // The same of a part of a walk, for a call on the caller's memory. Tasks are counted to `call`, and the walk may be that of the call after.
+  void load(const Recorder& recorder, int64_t call, const Given& given, Part part);
+
+  // Where the landing begins that a walk reads, null where it reads none.
+  const char* landing(const Recorder& recorder, int64_t call);
+
+  // Forgets all that was carried out.
+  void drop_done();
 
   // Makes everything as it is before the first call, and the draws those of a seed.
   void begin();
@@ -140,6 +179,8 @@ class Rank {
   bool step(Worker& worker, Draw& draw);
 
   bool is_through(const Worker& worker) const;
+  // Whether it has no task left of a call or those before.
+  bool is_through(const Worker& worker, int64_t call) const;
   // The task at which a worker stands and waits, null where it waits for none.
   const Task* waiting(const Worker& worker) const;
   // What it waits for, in words.
@@ -160,11 +201,13 @@ class Rank {
  private:
   Worker& worker(int stream, bool is_wire, int64_t peer, int64_t context);
   Count count(const Level& level, bool is_wait);
-  char* at(const Place& place, int64_t call, int64_t bytes, int64_t lane);
-  char* at(const Place& place, int64_t call, int64_t bytes) { return at(place, call, bytes, place.rank.lane); }
-  void load_move(Task task, const Op& op, int64_t call);
-  void load_sum(Task task, const Op* first, const Op* last, int64_t call);
-  void load_landing(Task task, const Op* first, const Op* last, int64_t call);
+  char* at(const Place& place, int64_t bytes, int64_t lane) const;
+  char* at(const Place& place, int64_t bytes) const { return at(place, bytes, place.rank.lane); }
+  Given given_by_job(int64_t call);
+  Terms& new_terms(int64_t call, float alpha);
+  void load_move(Task task, const Op& op);
+  void load_sum(Task task, const Op* first, const Op* last);
+  void load_landing(Task task, const Op* first, const Op* last);
   void load_gaps(Task& task);
   bool can_run(const Task& task) const;
   void run(const Task& task, Worker& worker);
@@ -176,9 +219,11 @@ class Rank {
   const Job& job_;
   int64_t number_;
   std::deque<Worker> workers_;
-  std::vector<Piece> pieces_;
-  std::vector<Source> sources_;
-  std::vector<Gap> gaps_;
+  Given given_;
+  int64_t call_ = 0;
+  std::deque<std::unique_ptr<Terms>> terms_;
+  std::vector<std::unique_ptr<Terms>> spare_terms_;
+  std::vector<const void*> gradients_;
   std::vector<const char*> streams_;
   std::vector<const char*> flags_;
   std::vector<char> inputs_;

@@ -30,7 +30,10 @@ struct Op {
 class Recorder {
  public:
   const std::vector<Op>& ops() const { return ops_; }
-  void clear() { ops_.clear(); }
+  void clear() { ops_.clear(), read_stream_ = -1; }
+
+  // The stream on which the caller reads, -1 where it reads nothing.
+  int read_stream() const { return read_stream_; }
 
   // By Stream::index and Flag::index; null where the walk has named none of that index.
   const std::vector<const char*>& streams() const { return streams_; }
@@ -61,7 +64,10 @@ class Recorder {
   void begin_set(const Stream&) { in_set_ = true; }
   void end_set(const Stream&) { in_set_ = false; }
   void join(const Stream& s) { add(s, Kind::kJoin); }
-  void read(const Stream& s, const Extent& x) { add(s, Kind::kRead).extent = x; }
+  void read(const Stream& s, const Extent& x) {
+    add(s, Kind::kRead).extent = x;
+    read_stream_ = s.index;
+  }
   void free(const Stream& s, const Extent& x) { add(s, Kind::kFree).extent = x; }
 
  private:
@@ -96,6 +102,7 @@ class Recorder {
   std::vector<Op> ops_;
   std::vector<const char*> streams_;
   std::vector<const char*> flags_;
+  int read_stream_ = -1;
   bool in_set_ = false;
 };
 

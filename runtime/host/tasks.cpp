@@ -35,17 +35,91 @@ Worker& Rank::worker(int stream, bool is_wire, int64_t peer, int64_t context) {
   return w;
 }
 
-void Rank::load(const Recorder& recorder, int64_t call) {
+// In a job all of a call lies in the rank's object, or is a copy of what lies there where what is freed is poisoned.
+Given Rank::given_by_job(int64_t call) {
+  Given g;
+  const char* const input = inputs_.empty() ? object().input(call) : inputs_.data() + call * job_.sizes.input_bytes;
+  g.shard = input;
+  g.shard_bytes = job_.sizes.input_bytes;
+  gradients_.assign(static_cast<size_t>(job_.layout->params.count), nullptr);
+  for (int64_t p = 0; p < job_.layout->params.count && job_.program->is_reduction; ++p) {
+    const int64_t start = input_at(*job_.layout, true, p);
+    if (start >= 0) gradients_[static_cast<size_t>(p)] = input + start;
+  }
+  g.gradients = gradients_.data();
+  g.out = object().output(call);
+  g.out_bytes = job_.sizes.output_bytes;
+  g.landing = call > 0 && has_outputs() ? object().output(call - 1) : nullptr;
+  g.alpha = job_.told->alpha;
+  g.accumulates = job_.told->accumulate != 0;
+  return g;
+}
+
+Terms& Rank::new_terms(int64_t call, float alpha) {
+  if (spare_terms_.empty()) spare_terms_.push_back(std::make_unique<Terms>());
+  terms_.push_back(std::move(spare_terms_.back()));
+  spare_terms_.pop_back();
+  Terms& terms = *terms_.back();
+  terms.call = call;
+  terms.alpha = alpha;
+  terms.pieces.clear();
+  terms.sources.clear();
+  terms.gaps.clear();
+  return terms;
+}
+
+void Rank::drop_done() {
+  for (Worker& w : workers_) {
+    const size_t done = w.open.empty() ? w.next : std::min(w.next, *std::min_element(w.open.begin(), w.open.end()));
+    if (done == 0) continue;
+    w.tasks.erase(w.tasks.begin(), w.tasks.begin() + static_cast<std::ptrdiff_t>(done));
+    w.next -= done;
+    for (size_t& i : w.open) i -= done;
+    if (w.is_wire) w.issued.fetch_sub(done, std::memory_order_relaxed);
+  }
+  const auto is_used = [&](const Terms& terms) {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) { return !is_through(w, terms.call); });
+  };
+  while (!terms_.empty() && !is_used(*terms_.front())) {
+    spare_terms_.push_back(std::move(terms_.front()));
+    terms_.pop_front();
+  }
+}
+
+void Rank::load(const Recorder& recorder, int64_t call) { load(recorder, call, given_by_job(call), Part::kAll); }
+
+const char* Rank::landing(const Recorder& recorder, int64_t call) {
+  call_ = call;
+  for (const Op& op : recorder.ops()) {
+    if (op.kind == Kind::kRead) return at(op.extent.place, op.extent.bytes);
+  }
+  return nullptr;
+}
+
+void Rank::load(const Recorder& recorder, int64_t call, const Given& given, Part part) {
+  given_ = given;
+  call_ = call;
   streams_ = recorder.streams();
   flags_ = recorder.flags();
+  const Terms& terms = new_terms(call, given.alpha);
   const std::vector<Op>& ops = recorder.ops();
+  bool is_read = false;
+  const auto takes = [&](const Op& op) {
+    if (part == Part::kAll) return true;
+    if (op.stream != recorder.read_stream()) return part == Part::kMoves;
+    return part == (is_read ? Part::kRelease : Part::kAcquire);
+  };
   for (size_t i = 0; i < ops.size(); ++i) {
     const Op& op = ops[i];
+    const bool is_taken = takes(op);
+    is_read = is_read || op.kind == Kind::kRead;
+    if (!is_taken) continue;
     Task task{};
     task.kind = op.kind;
     task.in_set = op.in_set;
     task.line = op.line;
     task.call = call;
+    task.terms = &terms;
     std::vector<Task>& tasks = worker(op.stream, false, 0, 0).tasks;
     switch (op.kind) {
       case Kind::kWait:
@@ -55,14 +129,14 @@ void Rank::load(const Recorder& recorder, int64_t call) {
         break;
       case Kind::kCopy:
       case Kind::kPut:
-      case Kind::kCast: load_move(task, op, call); break;
+      case Kind::kCast: load_move(task, op); break;
       case Kind::kSum:
       case Kind::kLand: {
         const Kind kind = op.kind == Kind::kSum ? Kind::kTerm : Kind::kLanding;
         size_t end = i + 1;
         while (end < ops.size() && ops[end].kind == kind && ops[end].stream == op.stream) ++end;
-        if (kind == Kind::kTerm) load_sum(task, &op, ops.data() + end, call);
-        else load_landing(task, &op, ops.data() + end, call);
+        if (kind == Kind::kTerm) load_sum(task, &op, ops.data() + end);
+        else load_landing(task, &op, ops.data() + end);
         i = end - 1;
         break;
       }
@@ -70,15 +144,15 @@ void Rank::load(const Recorder& recorder, int64_t call) {
       case Kind::kLanding: throw Stopped{"a term stands outside its sum"};
       case Kind::kJoin: tasks.push_back(task); break;
       case Kind::kRead:
-        if (call == 0 || !has_outputs()) break;
-        task.src = at(op.extent.place, call, op.extent.bytes);
-        task.dst = object().output(call - 1);
+        if (given.landing == nullptr) break;
+        task.src = at(op.extent.place, op.extent.bytes);
+        task.dst = given.landing;
         task.bytes = std::min(op.extent.bytes, job_.sizes.output_bytes);
         tasks.push_back(task);
         break;
       case Kind::kZero:
       case Kind::kFree:
-        task.dst = at(op.extent.place, call, op.extent.bytes);
+        task.dst = at(op.extent.place, op.extent.bytes);
         task.bytes = op.extent.bytes;
         tasks.push_back(task);
         break;
@@ -86,7 +160,7 @@ void Rank::load(const Recorder& recorder, int64_t call) {
   }
 }
 
-void Rank::load_move(Task task, const Op& op, int64_t call) {
+void Rank::load_move(Task task, const Op& op) {
   const Move& m = op.move;
   task.width = m.width;
   task.rows = m.rows;
@@ -94,11 +168,11 @@ void Rank::load_move(Task task, const Op& op, int64_t call) {
   task.dst_pitch = m.dst_pitch;
   task.from = m.from;
   task.to = m.to;
-  task.src = at(m.src, call, span(m.width, m.rows, m.src_pitch));
+  task.src = at(m.src, span(m.width, m.rows, m.src_pitch));
   const bool is_multicast = m.dst.rank.lane == kAll;
   const int64_t first = is_multicast ? 0 : m.dst.rank.lane, last = is_multicast ? job_.lanes() - 1 : first;
   for (int64_t lane = first; lane <= last; ++lane) {
-    task.dst = at(m.dst, call, span(dst_width(m), m.rows, m.dst_pitch), lane);
+    task.dst = at(m.dst, span(dst_width(m), m.rows, m.dst_pitch), lane);
     if (op.kind == Kind::kPut) {
       task.first = count(op.first, false);
       task.second = count(op.second, false);
@@ -110,73 +184,76 @@ void Rank::load_move(Task task, const Op& op, int64_t call) {
   }
 }
 
-void Rank::load_sum(Task task, const Op* first, const Op* last, int64_t call) {
+void Rank::load_sum(Task task, const Op* first, const Op* last) {
+  Terms& terms = *terms_.back();
   const Extent& into = first->extent;
-  task.adds = first->seed && job_.told->accumulate;
-  task.dst = at(into.place, call, into.bytes);
+  task.adds = first->seed && given_.accumulates;
+  task.dst = at(into.place, into.bytes);
   task.bytes = into.bytes;
-  task.first_piece = static_cast<int64_t>(pieces_.size());
+  task.first_piece = static_cast<int64_t>(terms.pieces.size());
   // Terms of one place, in their order.
   std::map<char*, std::pair<Piece, std::vector<Source>>> found;
   for (const Op* op = first + 1; op < last; ++op) {
     const Move& m = op->move;
-    char* dst = at(m.dst, call, span(dst_width(m), m.rows, m.dst_pitch));
+    char* dst = at(m.dst, span(dst_width(m), m.rows, m.dst_pitch));
     const Piece piece{dst, elems_of(m), m.rows, m.dst_pitch, m.from, 0, 0};
     auto [place, is_new] = found.try_emplace(dst, piece, std::vector<Source>());
     const Piece& known = place->second.first;
     if (!is_new && (known.elems != piece.elems || known.rows != piece.rows || known.from != piece.from)) throw Stopped{"terms of one sum overlap"};
-    place->second.second.push_back({at(m.src, call, span(m.width, m.rows, m.src_pitch)), m.src_pitch});
+    place->second.second.push_back({at(m.src, span(m.width, m.rows, m.src_pitch)), m.src_pitch});
   }
   for (auto& [dst, entry] : found) {
     Piece& piece = entry.first;
     if (dst < task.dst || dst + span(4 * piece.elems, piece.rows, piece.dst_pitch) > task.dst + task.bytes) throw Stopped{"a term lies outside its sum"};
-    piece.first_source = static_cast<int64_t>(sources_.size());
+    piece.first_source = static_cast<int64_t>(terms.sources.size());
     piece.num_sources = static_cast<int64_t>(entry.second.size());
-    sources_.insert(sources_.end(), entry.second.begin(), entry.second.end());
-    pieces_.push_back(piece);
+    terms.sources.insert(terms.sources.end(), entry.second.begin(), entry.second.end());
+    terms.pieces.push_back(piece);
   }
-  task.num_pieces = static_cast<int64_t>(pieces_.size()) - task.first_piece;
+  task.num_pieces = static_cast<int64_t>(terms.pieces.size()) - task.first_piece;
   load_gaps(task);
   worker(first->stream, false, 0, 0).tasks.push_back(task);
 }
 
-void Rank::load_landing(Task task, const Op* first, const Op* last, int64_t call) {
+void Rank::load_landing(Task task, const Op* first, const Op* last) {
+  Terms& terms = *terms_.back();
   const Extent& into = first->extent;
-  task.adds = !first->seed || job_.told->accumulate;
-  task.dst = at(into.place, call, into.bytes);
+  task.adds = !first->seed || given_.accumulates;
+  task.dst = at(into.place, into.bytes);
   task.bytes = into.bytes;
-  task.first_piece = static_cast<int64_t>(pieces_.size());
+  task.first_piece = static_cast<int64_t>(terms.pieces.size());
   for (const Op* op = first + 1; op < last; ++op) {
     const Move& m = op->move;
     task.reduction = op->reduction;
-    char* dst = at(m.dst, call, m.width);
+    char* dst = at(m.dst, m.width);
     if (dst < task.dst || dst + m.width > task.dst + task.bytes) throw Stopped{"a landing lies outside its output"};
-    pieces_.push_back({dst, elems_of(m), 1, 0, m.from, static_cast<int64_t>(sources_.size()), job_.lanes()});
-    for (int64_t lane = 0; lane < job_.lanes(); ++lane) sources_.push_back({at(m.src, call, m.width, lane), 0});
+    terms.pieces.push_back({dst, elems_of(m), 1, 0, m.from, static_cast<int64_t>(terms.sources.size()), job_.lanes()});
+    for (int64_t lane = 0; lane < job_.lanes(); ++lane) terms.sources.push_back({at(m.src, m.width, lane), 0});
   }
-  task.num_pieces = static_cast<int64_t>(pieces_.size()) - task.first_piece;
+  task.num_pieces = static_cast<int64_t>(terms.pieces.size()) - task.first_piece;
   load_gaps(task);
   worker(first->stream, false, 0, 0).tasks.push_back(task);
 }
 
 void Rank::load_gaps(Task& task) {
-  task.first_gap = static_cast<int64_t>(gaps_.size());
+  Terms& terms = *terms_.back();
+  task.first_gap = static_cast<int64_t>(terms.gaps.size());
   if (!task.adds) {
     std::vector<std::pair<char*, int64_t>> rows;
     for (int64_t p = task.first_piece; p < task.first_piece + task.num_pieces; ++p) {
-      const Piece& piece = pieces_[static_cast<size_t>(p)];
+      const Piece& piece = terms.pieces[static_cast<size_t>(p)];
       for (int64_t r = 0; r < piece.rows; ++r) rows.emplace_back(piece.dst + r * piece.dst_pitch, 4 * piece.elems);
     }
     std::sort(rows.begin(), rows.end());
     char* end = task.dst;
     for (const auto& [begin, bytes] : rows) {
       if (begin < end) throw Stopped{"terms of one sum overlap"};
-      if (begin > end) gaps_.push_back({end, begin - end});
+      if (begin > end) terms.gaps.push_back({end, begin - end});
       end = begin + bytes;
     }
-    if (end < task.dst + task.bytes) gaps_.push_back({end, task.dst + task.bytes - end});
+    if (end < task.dst + task.bytes) terms.gaps.push_back({end, task.dst + task.bytes - end});
   }
-  task.num_gaps = static_cast<int64_t>(gaps_.size()) - task.first_gap;
+  task.num_gaps = static_cast<int64_t>(terms.gaps.size()) - task.first_gap;
 }
 
 Count Rank::count(const Level& level, bool is_wait) {
@@ -194,7 +271,7 @@ Count Rank::count(const Level& level, bool is_wait) {
   return {cell, static_cast<uint64_t>(std::max<int64_t>(level.value, 0)), owner};
 }
 
-char* Rank::at(const Place& place, int64_t call, int64_t bytes, int64_t lane) {
+char* Rank::at(const Place& place, int64_t bytes, int64_t lane) const {
   const int64_t rank = place.rank.node * job_.lanes() + lane;
   const bool is_own = rank == number_;
   char* base = nullptr;
@@ -206,19 +283,17 @@ char* Rank::at(const Place& place, int64_t call, int64_t bytes, int64_t lane) {
     base = job_.objects[static_cast<size_t>(rank)].arena();
     size = job_.sizes.arena_bytes;
   } else if (is_own && place.space == Space::kOut) {
-    base = object().output(call);
-    size = job_.sizes.output_bytes;
-  } else if (is_own) {
-    base = inputs_.empty() ? object().input(call) : inputs_.data() + call * job_.sizes.input_bytes;
-    size = job_.sizes.input_bytes;
-    if (place.space == Space::kGrad) {
-      const int64_t start = input_at(*job_.layout, job_.program->is_reduction, place.param);
-      size = start < 0 ? 0 : job_.layout->params[place.param].real_elems * item_bytes(job_.layout->moved);
-      base += std::max<int64_t>(start, 0);
-    }
+    base = given_.out;
+    size = given_.out_bytes;
+  } else if (is_own && place.space == Space::kShard) {
+    base = const_cast<char*>(given_.shard);
+    size = given_.shard_bytes;
+  } else if (is_own && place.param >= 0 && place.param < job_.layout->params.count && given_.gradients != nullptr) {
+    base = static_cast<char*>(const_cast<void*>(given_.gradients[place.param]));
+    size = base == nullptr ? 0 : job_.layout->params[place.param].real_elems * item_bytes(job_.layout->moved);
   }
   if (place.offset < 0 || bytes < 0 || place.offset > size - bytes) {
-    throw Stopped{"an op of rank " + job_.name(number_) + " in call " + std::to_string(call) + " names bytes " + std::to_string(place.offset) + " to " +
+    throw Stopped{"an op of rank " + job_.name(number_) + " in call " + std::to_string(call_) + " names bytes " + std::to_string(place.offset) + " to " +
                   std::to_string(place.offset + bytes) + " of " + std::to_string(size) + " on rank " + job_.name(rank)};
   }
   return base + place.offset;

@@ -118,6 +118,11 @@ void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
   shard_ = static_cast<const char*>(shard);
   caller_ = caller;
   call_ = call;
+  if (call == 0) {
+    // Nobody reads before the first call, and its walk says that all of that is read: without it the second call would wait for the first release.
+    runner_.begin(Part::kRelease);
+    tidec_issue(&runner_, number_, 0, lane_, call);
+  }
   begin_after(caller);
   runner_.begin(Part::kMoves);
   tidec_issue(&runner_, number_, 0, lane_, call);
@@ -237,24 +242,48 @@ void Node::waits(const Stream& s, const Level& level, int line) {
 
 namespace {
 
+int32_t tell(char* message, int64_t room, const std::string& why) {
+  if (room > 0) std::snprintf(message, static_cast<size_t>(room), "%s", why.c_str());
+  return TIDEC_NODE_FAILED;
+}
+
 template <class Do>
 int32_t guarded(char* message, int64_t room, Do what) {
   try {
     what();
     return TIDEC_NODE_OK;
   } catch (const tidec::cuda::Failure& problem) {
-    if (room > 0) std::snprintf(message, static_cast<size_t>(room), "%s", problem.why.c_str());
-    return TIDEC_NODE_FAILED;
+    return tell(message, room, problem.why);
+  }
+}
+
+// A call: `refused` says why it is none, `what` makes it. Whatever fails in it is the end of the node.
+template <class Refused, class Do>
+int32_t called(tidec_node* node, char* message, int64_t room, Refused refused, Do what) {
+  if (!node->failure.empty()) return tell(message, room, node->failure);
+  const std::string why = refused(node->calls);
+  if (!why.empty()) return tell(message, room, why);
+  try {
+    what(node->node);
+    return TIDEC_NODE_OK;
+  } catch (const tidec::cuda::Failure& problem) {
+    node->failure = problem.why;
+    return tell(message, room, problem.why);
   }
 }
 
 }  // namespace
 
+using tidec::nccl::Node;
+using tidec::nccl::Part;
+
 extern "C" {
 
-tidec_node* tidec_node_open(int64_t program, int64_t lane, int32_t sum_ctas, char* message, int64_t message_bytes) {
+tidec_node* tidec_node_open(int64_t program, int64_t rank, int32_t sum_ctas, int64_t, char* message, int64_t message_bytes) {
   tidec_node* made = nullptr;
-  guarded(message, message_bytes, [&] { made = new tidec_node{tidec::nccl::Node(program, lane, sum_ctas)}; });
+  guarded(message, message_bytes, [&] {
+    made = new tidec_node{Node(program, rank, sum_ctas), tidec::Calls(*tidec_program_at(program)), ""};
+  });
   return made;
 }
 
@@ -266,28 +295,37 @@ int32_t tidec_node_connect(tidec_node* node, const void* handles, char* message,
   return guarded(message, message_bytes, [&] { node->node.connect(handles); });
 }
 
+int32_t tidec_node_arena(tidec_node* node, void** arena, int64_t* bytes, char*, int64_t) {
+  *arena = node->node.arena();
+  *bytes = node->node.program().arena_bytes;
+  return TIDEC_NODE_OK;
+}
+
 int32_t tidec_node_gather(tidec_node* node, int64_t call, const void* shard, void* stream, char* message, int64_t message_bytes) {
-  return guarded(message, message_bytes, [&] { node->node.gather(call, shard, static_cast<cudaStream_t>(stream)); });
+  return called(node, message, message_bytes, [&](tidec::Calls& c) { return c.gather(call, shard); },
+                [&](Node& n) { n.gather(call, shard, static_cast<cudaStream_t>(stream)); });
 }
 
 int32_t tidec_node_acquire(tidec_node* node, int64_t call, void* stream, const void** landing, char* message, int64_t message_bytes) {
-  return guarded(message, message_bytes, [&] {
-    node->node.part(tidec::nccl::Part::kAcquire, call, static_cast<cudaStream_t>(stream));
-    *landing = node->node.landing();
+  return called(node, message, message_bytes, [&](tidec::Calls& c) { return c.acquire(call); }, [&](Node& n) {
+    n.part(Part::kAcquire, call, static_cast<cudaStream_t>(stream));
+    *landing = n.landing();
   });
 }
 
 int32_t tidec_node_release(tidec_node* node, int64_t call, void* stream, char* message, int64_t message_bytes) {
-  return guarded(message, message_bytes, [&] { node->node.part(tidec::nccl::Part::kRelease, call, static_cast<cudaStream_t>(stream)); });
+  return called(node, message, message_bytes, [&](tidec::Calls& c) { return c.release(call); },
+                [&](Node& n) { n.part(Part::kRelease, call, static_cast<cudaStream_t>(stream)); });
 }
 
-int32_t tidec_node_reduce(tidec_node* node, int64_t call, const void* const* gradients, void* out, float alpha, int32_t accumulate, void* stream, char* message,
-                          int64_t message_bytes) {
-  return guarded(message, message_bytes, [&] { node->node.reduce(call, gradients, out, alpha, accumulate != 0, static_cast<cudaStream_t>(stream)); });
+int32_t tidec_node_reduce(tidec_node* node, int64_t call, const void* const* gradients, int64_t num_gradients, void* out, float alpha, int32_t accumulate,
+                          void* stream, char* message, int64_t message_bytes) {
+  return called(node, message, message_bytes, [&](tidec::Calls& c) { return c.reduce(call, gradients, num_gradients, out); },
+                [&](Node& n) { n.reduce(call, gradients, out, alpha, accumulate != 0, static_cast<cudaStream_t>(stream)); });
 }
 
 int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, int64_t message_bytes) {
-  return guarded(message, message_bytes, [&] { node->node.wait(deadline_ms); });
+  return called(node, message, message_bytes, [](tidec::Calls&) { return std::string(); }, [&](Node& n) { n.wait(deadline_ms); });
 }
 
 void tidec_node_close(tidec_node* node) { delete node; }

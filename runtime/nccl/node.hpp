@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "cuda/words.hpp"
-#include "nccl/node.h"
 #include "nccl/target.hpp"
+#include "tidec/calls.hpp"
+#include "tidec/node.h"
 
 namespace tidec::nccl {
 
@@ -40,6 +42,8 @@ class Node : public cuda::World {
   void gather(int64_t call, const void* shard, cudaStream_t caller);
   void part(Part part, int64_t call, cudaStream_t caller);
   const char* landing() const { return landing_; }
+  char* arena() const { return own_.base() + arena_at_; }
+  const tidec_program& program() const { return program_; }
   void reduce(int64_t call, const void* const* gradients, void* out, float alpha, bool accumulates, cudaStream_t caller);
   void wait(int64_t deadline_ms);
   // As before the first call. Nobody may use the node's memory meanwhile.
@@ -84,4 +88,7 @@ class Node : public cuda::World {
 
 struct tidec_node {
   tidec::nccl::Node node;
+  tidec::Calls calls;
+  // Why no call can be made any more; empty where they can.
+  std::string failure;
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "nccl/node.hpp"
+#include "nccl/run.h"
 #include "tidec/digest.hpp"
 #include "tidec/index.hpp"
 

@@ -1,23 +1,26 @@
 // tidec_rt: a bundle's library for Python, without the cost of ctypes on every call. Built once a Python ABI, for all bundles.
 //
-// It finds the library's C functions by name (tidec/module.hpp, nccl/node.h) and gives Python two classes: Library, and Node, a rank of a plan of
-// one node. Addresses and CUDA streams are ints. A failure is RuntimeError with the library's message.
+// It finds the library's C functions by name (tidec/module.hpp, tidec/node.h) and gives Python two classes: Library, and Node, a rank of a plan under a
+// live job. Addresses and CUDA streams are ints. A failure is RuntimeError with the library's message.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tidec/module.hpp"
+#include "tidec/node.h"
 
 namespace py = pybind11;
 
 namespace {
 
-constexpr int64_t kMessageBytes = 8192, kHandleBytes = 64;
+constexpr int64_t kMessageBytes = 8192, kDeadlineMs = 30000;
 
 // An opened library. It stays open: streams and memory of it may live as long as the process.
 class Library {
@@ -49,100 +52,107 @@ class Library {
   const tidec_program* (*program_at_)(int64_t) = nullptr;
 };
 
-// A rank of a program of one node; runtime/nccl/node.h says what its functions do.
+// A rank of a program; tidec/node.h says what its functions do. Calls may come from several threads, one at a time.
 class Node {
  public:
-  Node(std::shared_ptr<Library> library, int64_t program, int64_t lane, int32_t sum_ctas) : library_(std::move(library)), message_(kMessageBytes) {
-    lanes_ = library_->program(program).lanes;
-    handle_ = library_->function<Handle>("tidec_node_handle");
-    connect_ = library_->function<Connect>("tidec_node_connect");
-    gather_ = library_->function<Gather>("tidec_node_gather");
-    acquire_ = library_->function<Acquire>("tidec_node_acquire");
-    release_ = library_->function<Release>("tidec_node_release");
-    reduce_ = library_->function<Reduce>("tidec_node_reduce");
-    wait_ = library_->function<Wait>("tidec_node_wait");
-    close_ = library_->function<void (*)(void*)>("tidec_node_close");
-    node_ = library_->function<void* (*)(int64_t, int64_t, int32_t, char*, int64_t)>("tidec_node_open")(program, lane, sum_ctas, message_.data(), kMessageBytes);
+  Node(std::shared_ptr<Library> library, int64_t program, int64_t rank, int32_t sum_ctas, int64_t deadline_ms)
+      : library_(std::move(library)), message_(kMessageBytes) {
+    num_ranks_ = library_->program(program).nodes * library_->program(program).lanes;
+    find(handle_, "tidec_node_handle");
+    find(connect_, "tidec_node_connect");
+    find(arena_, "tidec_node_arena");
+    find(gather_, "tidec_node_gather");
+    find(acquire_, "tidec_node_acquire");
+    find(release_, "tidec_node_release");
+    find(reduce_, "tidec_node_reduce");
+    find(wait_, "tidec_node_wait");
+    find(close_, "tidec_node_close");
+    decltype(&tidec_node_open) open = nullptr;
+    find(open, "tidec_node_open");
+    const py::gil_scoped_release free;
+    node_ = open(program, rank, sum_ctas, deadline_ms, message_.data(), kMessageBytes);
     if (node_ == nullptr) throw std::runtime_error(message_.data());
   }
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
-  ~Node() { close(); }
+  ~Node() { close_(node_); }
 
   py::bytes handle() {
-    char bytes[kHandleBytes];
-    check(handle_(open(), bytes, message_.data(), kMessageBytes));
-    return py::bytes(bytes, kHandleBytes);
+    char bytes[TIDEC_NODE_HANDLE_BYTES];
+    call(handle_, static_cast<void*>(bytes));
+    return py::bytes(bytes, sizeof bytes);
   }
 
   void connect(const std::vector<std::string>& handles) {
     std::string all;
-    for (const std::string& h : handles) all += h;
-    if (static_cast<int64_t>(all.size()) != lanes_ * kHandleBytes) throw py::value_error("connect takes the handle of every lane");
-    check(connect_(open(), all.data(), message_.data(), kMessageBytes));
+    for (const std::string& h : handles) {
+      if (h.size() != TIDEC_NODE_HANDLE_BYTES) throw py::value_error("a handle has " + std::to_string(TIDEC_NODE_HANDLE_BYTES) + " bytes");
+      all += h;
+    }
+    if (static_cast<int64_t>(handles.size()) != num_ranks_) throw py::value_error("connect takes the handles of all " + std::to_string(num_ranks_) + " ranks");
+    call(connect_, static_cast<const void*>(all.data()));
   }
 
-  void gather(int64_t call, uintptr_t shard, uintptr_t stream) {
-    check(gather_(open(), call, reinterpret_cast<const void*>(shard), reinterpret_cast<void*>(stream), message_.data(), kMessageBytes));
+  std::pair<uintptr_t, int64_t> arena() {
+    void* at = nullptr;
+    int64_t bytes = 0;
+    call(arena_, &at, &bytes);
+    return {reinterpret_cast<uintptr_t>(at), bytes};
   }
 
-  uintptr_t acquire(int64_t call, uintptr_t stream) {
+  void gather(int64_t number, uintptr_t shard, uintptr_t stream) { call(gather_, number, reinterpret_cast<const void*>(shard), reinterpret_cast<void*>(stream)); }
+
+  uintptr_t acquire(int64_t number, uintptr_t stream) {
     const void* landing = nullptr;
-    check(acquire_(open(), call, reinterpret_cast<void*>(stream), &landing, message_.data(), kMessageBytes));
+    call(acquire_, number, reinterpret_cast<void*>(stream), &landing);
     return reinterpret_cast<uintptr_t>(landing);
   }
 
-  void release(int64_t call, uintptr_t stream) { check(release_(open(), call, reinterpret_cast<void*>(stream), message_.data(), kMessageBytes)); }
+  void release(int64_t number, uintptr_t stream) { call(release_, number, reinterpret_cast<void*>(stream)); }
 
-  void reduce(int64_t call, const std::vector<uintptr_t>& gradients, uintptr_t out, float alpha, bool accumulate, uintptr_t stream) {
-    check(reduce_(open(), call, reinterpret_cast<const void* const*>(gradients.data()), reinterpret_cast<void*>(out), alpha, accumulate, reinterpret_cast<void*>(stream),
-                  message_.data(), kMessageBytes));
+  void reduce(int64_t number, const std::vector<uintptr_t>& gradients, uintptr_t out, float alpha, bool accumulate, uintptr_t stream) {
+    call(reduce_, number, reinterpret_cast<const void* const*>(gradients.data()), static_cast<int64_t>(gradients.size()), reinterpret_cast<void*>(out), alpha,
+         static_cast<int32_t>(accumulate), reinterpret_cast<void*>(stream));
   }
 
-  void wait(int64_t deadline_ms) {
-    int32_t code = 0;
-    {
-      py::gil_scoped_release free;
-      code = wait_(open(), deadline_ms, message_.data(), kMessageBytes);
-    }
-    check(code);
-  }
+  void wait(int64_t deadline_ms) { call(wait_, deadline_ms); }
 
   void close() {
-    if (node_ != nullptr) close_(node_);
+    const py::gil_scoped_release free;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    close_(node_);
     node_ = nullptr;
   }
 
  private:
-  using Handle = int32_t (*)(void*, void*, char*, int64_t);
-  using Connect = int32_t (*)(void*, const void*, char*, int64_t);
-  using Gather = int32_t (*)(void*, int64_t, const void*, void*, char*, int64_t);
-  using Acquire = int32_t (*)(void*, int64_t, void*, const void**, char*, int64_t);
-  using Release = int32_t (*)(void*, int64_t, void*, char*, int64_t);
-  using Reduce = int32_t (*)(void*, int64_t, const void* const*, void*, float, int32_t, void*, char*, int64_t);
-  using Wait = int32_t (*)(void*, int64_t, char*, int64_t);
-
-  void* open() const {
-    if (node_ == nullptr) throw std::runtime_error("the node is closed");
-    return node_;
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = library_->function<Function>(name);
   }
 
-  void check(int32_t code) const {
-    if (code != 0) throw std::runtime_error(message_.data());
+  // Python goes on meanwhile.
+  template <class Function, class... Arguments>
+  void call(Function function, Arguments... arguments) {
+    const py::gil_scoped_release free;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (node_ == nullptr) throw std::runtime_error("the node is closed");
+    if (function(node_, arguments..., message_.data(), kMessageBytes) != TIDEC_NODE_OK) throw std::runtime_error(message_.data());
   }
 
   std::shared_ptr<Library> library_;
   std::vector<char> message_;
-  int64_t lanes_ = 0;
-  void* node_ = nullptr;
-  Handle handle_ = nullptr;
-  Connect connect_ = nullptr;
-  Gather gather_ = nullptr;
-  Acquire acquire_ = nullptr;
-  Release release_ = nullptr;
-  Reduce reduce_ = nullptr;
-  Wait wait_ = nullptr;
-  void (*close_)(void*) = nullptr;
+  std::mutex mutex_;
+  int64_t num_ranks_ = 0;
+  tidec_node* node_ = nullptr;
+  decltype(&tidec_node_handle) handle_ = nullptr;
+  decltype(&tidec_node_connect) connect_ = nullptr;
+  decltype(&tidec_node_arena) arena_ = nullptr;
+  decltype(&tidec_node_gather) gather_ = nullptr;
+  decltype(&tidec_node_acquire) acquire_ = nullptr;
+  decltype(&tidec_node_release) release_ = nullptr;
+  decltype(&tidec_node_reduce) reduce_ = nullptr;
+  decltype(&tidec_node_wait) wait_ = nullptr;
+  decltype(&tidec_node_close) close_ = nullptr;
 };
 
 }  // namespace
@@ -161,13 +171,15 @@ PYBIND11_MODULE(tidec_rt, m) {
       .def_property_readonly("num_programs", &Library::num_programs)
       .def("program", &Library::program, py::arg("number"), py::return_value_policy::reference_internal);
   py::class_<Node>(m, "Node")
-      .def(py::init<std::shared_ptr<Library>, int64_t, int64_t, int32_t>(), py::arg("library"), py::arg("program"), py::arg("lane"), py::arg("sum_ctas") = 16)
+      .def(py::init<std::shared_ptr<Library>, int64_t, int64_t, int32_t, int64_t>(), py::arg("library"), py::arg("program"), py::arg("rank"), py::arg("sum_ctas") = 16,
+           py::arg("deadline_ms") = kDeadlineMs)
       .def("handle", &Node::handle)
       .def("connect", &Node::connect, py::arg("handles"))
-      .def("gather", &Node::gather, py::arg("call"), py::arg("shard"), py::arg("stream"))
-      .def("acquire", &Node::acquire, py::arg("call"), py::arg("stream"))
-      .def("release", &Node::release, py::arg("call"), py::arg("stream"))
-      .def("reduce", &Node::reduce, py::arg("call"), py::arg("gradients"), py::arg("out"), py::arg("alpha"), py::arg("accumulate"), py::arg("stream"))
+      .def("arena", &Node::arena)
+      .def("gather", &Node::gather, py::arg("call"), py::arg("shard"), py::arg("stream") = 0)
+      .def("acquire", &Node::acquire, py::arg("call"), py::arg("stream") = 0)
+      .def("release", &Node::release, py::arg("call"), py::arg("stream") = 0)
+      .def("reduce", &Node::reduce, py::arg("call"), py::arg("gradients"), py::arg("out"), py::arg("alpha"), py::arg("accumulate"), py::arg("stream") = 0)
       .def("wait", &Node::wait, py::arg("deadline_ms"))
       .def("close", &Node::close);
 }

@@ -32,7 +32,7 @@ def build_rt(where: Path, *, deadline_s: float = BUILD_S) -> Path:
     target = rt_file(where)
     if target.is_file():
         return target
-    source, _ = _sources()
+    source, *_ = _sources()
     include = [pybind11_include(), Path(sysconfig.get_path("include")), folder("runtime") / "include"]
     try:
         where.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -45,9 +45,9 @@ def build_rt(where: Path, *, deadline_s: float = BUILD_S) -> Path:
     return target
 
 
-def _sources() -> tuple[Path, Path]:
+def _sources() -> tuple[Path, ...]:
     runtime = folder("runtime")
-    return runtime / "rt" / "tidec_rt.cpp", runtime / "include" / "tidec" / "module.hpp"
+    return runtime / "rt" / "tidec_rt.cpp", *(runtime / "include" / "tidec" / name for name in ("module.hpp", "node.h"))
 
 
 def _suffix() -> str:
