@@ -62,6 +62,12 @@ def test_a_parameter_on_dimension_1_is_seen_by_why_not(told, script, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_a_group_file_cannot_say_is_a_note(told, json_of, script, tmp_path, golden):
+    file = script("from torch.distributed.fsdp import CPUOffloadPolicy\n" + TRAIN.replace("fully_shard(layer, mesh=mesh)", "fully_shard(layer, mesh=mesh, offload_policy=CPUOffloadPolicy(False))"))
+    golden("cli/capture-notes.txt", told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5"))
+
+
+@pytest.mark.slow
 def test_a_script_that_fails_says_its_last_line(told, script, tmp_path, golden):
     golden("cli/capture-fails.txt", told("capture", script(TRAIN), "-o", tmp_path / "g.json", "--world", "6"))
     assert not (tmp_path / "g.json").exists()

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -18,7 +20,7 @@ import tidec
 from tidec.errors import TidecError
 from tidec.inputs.ask import Collective, stock_cause
 from tidec.inputs.signature import Dtype, canonical_text, load_groups
-from tidec.run.capture import capture, groups_of, signature_of, write_groups
+from tidec.run.capture import capture, groups_of, read_group, signature_of, write_groups
 
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -172,6 +174,38 @@ def test_gradients_are_summed_in_what_fsdp2_sums_them_in(policy, stored, want):
     for live in groups_of(model):
         p = live.group.fsdp_params[0]
         assert of[live.group._reduce_dtype or p.param_dtype or p.orig_dtype] is want
+
+
+def test_from_torch_2_15_on_the_default_is_the_stored_type():
+    (_, live, _) = groups_of(sharded(Model(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
+    assert read_group(live).reduce_dtype is Dtype.BF16
+    names = ("sharded_param", "_orig_size", "fsdp_placement")
+    later = [SimpleNamespace(**{name: getattr(p, name) for name in names}) for p in live.group.fsdp_params]     # it accumulates no gradient itself
+    assert read_group(replace(live, group=SimpleNamespace(fsdp_params=later, mp_policy=live.group.mp_policy))).reduce_dtype is Dtype.FP32
+
+
+def test_torch_2_11_has_one_group_a_state_or_none():
+    model = sharded(Model())
+    want = capture(model)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state, old = module._get_fsdp_state(), SimpleNamespace()
+            old._fsdp_param_group = state._fsdp_param_groups[0]
+            module._get_fsdp_state = lambda old=old: old
+    assert capture(model) == want
+    model._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=None)
+    assert [name for name, _ in names(capture(model))] == ["layers.0", "layers.1"]
+
+
+def test_a_state_or_a_group_that_is_odd_is_named():
+    model = sharded(Model())
+    model.layers[0]._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_groups=[SimpleNamespace(modules=(model.layers[0],), parameters=[])])
+    assert [live.name for live in groups_of(model)] == ["root", "group 1", "layers.1"] and "'fsdp_params'" in groups_of(model)[1].odd
+    with pytest.raises(TidecError, match="F110 odd-object.*\n.*'fsdp_params'"):
+        capture(model)
+    model.layers[0]._get_fsdp_state = lambda: SimpleNamespace()
+    with pytest.raises(TidecError, match="F110 odd-object.*\n.*'_fsdp_param_group'"):
+        groups_of(model)
 
 
 def test_wrappers_of_checkpointing_and_compilation_leave_no_trace():

@@ -198,6 +198,14 @@ def test_a_process_group_without_a_method_is_no_crash(odd):
     assert why_stock(replace(whole, group=odd))[0].code == "F110"
 
 
+def test_a_group_whose_names_cannot_be_read_stays_stock():
+    model = nn.Linear(4, 4)
+    live(model)
+    model._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_groups=[SimpleNamespace(modules=(model,))])
+    (reason,) = why_stock(groups_of(model)[0])
+    assert reason.code == "F110" and "'fsdp_params'" in reason.reason
+
+
 # ---- the table and its texts
 
 def test_every_reason_has_a_page_and_names_all_its_words():

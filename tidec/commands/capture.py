@@ -34,13 +34,22 @@ def run(*, script: str, args: tuple[str, ...], out: str, world: str, deadline: s
     told = _run(script, args, out, ranks=ranks, seconds=seconds, environment=environment)
     signature = load_groups(out)
     total = sum(p.elems for g in signature.groups for p in g.params)
-    fields = {"out": out, "model": told["model"], "groups": len(signature.groups), "total_params": total}
-    notes = ()
+    fields = {"out": out, "model": told["model"], "groups": len(signature.groups), "total_params": total, "stock": told["stock"]}
+    notes = _stock_notes(told["stock"])
     if told["others"]:
-        notes = (str(Diagnostic("F001", f"only {told['model']}, the first that ran, is captured", level=Level.NOTE,
+        notes += (str(Diagnostic("F001", f"only {told['model']}, the first that ran, is captured", level=Level.NOTE,
                                 reason=f"the script has {count_text(told['others'], 'other module')} under fully_shard that {told['model']} does not contain",
                                 help="call fully_shard on the whole model, or tidec.capture(model) in the script")),)
     return Answer(Exit.OK, fields, f"{told['model']}: {count_text(len(signature.groups), 'group')}, {total:,} parameters\n{out}", notes)
+
+
+def _stock_notes(stock: list[dict[str, str]]) -> tuple[str, ...]:
+    """What a group file cannot say: one note a reason, with the first group that has it."""
+    by_reason: dict[tuple[str, str, str], list[str]] = {}
+    for one in stock:
+        by_reason.setdefault((one["code"], one["reason"], one["help"]), []).append(one["group"])
+    return tuple(str(Diagnostic(code, f"group {quoted(groups[0])}{f' and {len(groups) - 1} more' if len(groups) > 1 else ''} would keep stock collectives under tidec.install",
+                                reason=reason, help=help, level=Level.NOTE)) for (code, reason, help), groups in by_reason.items())
 
 
 def _number(text: str, option: str, most: int) -> int:

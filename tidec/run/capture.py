@@ -21,6 +21,9 @@ from tidec.inputs.signature import SCHEMA, Dtype, Group, Parameter, Signature, r
 
 _DTYPES = {torch.bfloat16: Dtype.BF16, torch.float16: Dtype.FP16, torch.float32: Dtype.FP32, torch.float64: Dtype.FP64}
 
+# What an object that is not as FSDP2 makes it may raise when it is looked at.
+ODD = (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError)
+
 # What torch.compile and activation checkpointing put between a module and its name. A plan must not depend on them.
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
@@ -31,19 +34,21 @@ class LiveGroup:
 
     name: its module's, several with ", " between, "root" for the root's; no two groups of a model share one.
     group: FSDP2's own FSDPParamGroup.  params: names in the order of its fsdp_params, relative to its module, so that equal blocks have equal plans.
-    tied_to: of each parameter, the other names of its tensor, in full.
+    tied_to: of each parameter, the other names of its tensor, in full.  odd: what of the group is not as FSDP2 makes it, so that it has no names; "" = nothing.
     """
 
     name: str
     group: object
     params: tuple[str, ...]
     tied_to: tuple[tuple[str, ...], ...]
+    odd: str = ""
 
 
 def groups_of(root: nn.Module) -> tuple[LiveGroup, ...]:
     """The parameter groups of all of a model's `fully_shard` states, in the order in which FSDP2 lists them: modules before their children.
 
     Works before the first forward pass and after it, and where the root itself is not under `fully_shard`.
+    Raises F110 where a state of FSDP2 has no such list.
     """
     modules = {id(module): _clean(name) for name, module in root.named_modules()}
     every: dict[int, list[str]] = {}
@@ -54,9 +59,13 @@ def groups_of(root: nn.Module) -> tuple[LiveGroup, ...]:
     for state in _states(root):
         groups = _groups_of_state(state)
         for i, group in enumerate(groups):
-            of = [modules.get(id(module), type(module).__name__) for module in group.modules]
+            try:
+                of = [modules.get(id(module), type(module).__name__) for module in group.modules]
+                params, tied = _parameter_names(group, of, every)
+            except ODD as problem:
+                found.append(LiveGroup(f"group {len(found)}", group, (), (), odd=f"{type(problem).__name__}: {problem}"))
+                continue
             name = ", ".join(of) or ("root" if "root" not in taken else class_name(root))
-            params, tied = _parameter_names(group, of, every)
             found.append(LiveGroup(f"{name} [{i}]" if len(groups) > 1 else name, group, params, tied))
     return tuple(found)
 
@@ -77,7 +86,7 @@ def capture(model: nn.Module) -> dict[str, object]:
     """The group file of a model, as the object that is written as JSON (`tidec.group/1`), one entry a group of `groups_of`.
 
     Guaranteed: `read_groups` reads it.
-    Raises F001 where nothing of the model is under `fully_shard`; F002 where a type has no name in group files; P005 where a shape cannot be planned.
+    Raises F001 where nothing of the model is under `fully_shard`; what `groups_of` and `read_group` raise; P005 where a shape cannot be planned.
     """
     groups = _read_all(groups_of(model))
     if not groups:
@@ -123,9 +132,16 @@ def _states(root: nn.Module) -> Iterator[object]:
 
 def _groups_of_state(state: object) -> Sequence[object]:
     """The groups of a state: one or none up to torch 2.11, from 2.12 on any number."""
-    if hasattr(state, "_fsdp_param_groups"):
-        return tuple(state._fsdp_param_groups)
-    return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+    try:
+        if hasattr(state, "_fsdp_param_groups"):
+            return tuple(state._fsdp_param_groups)
+        return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+    except ODD as problem:
+        raise _odd(f"{type(problem).__name__}: {problem}") from problem
+
+
+def _odd(what: str) -> TidecError:
+    return TidecError(Diagnostic("F110", "a parameter group of FSDP2 cannot be read", reason=what, help="install a version of torch that tidec knows"))
 
 
 def _parameter_names(group: object, of: list[str], every: dict[int, list[str]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -172,10 +188,16 @@ def _dtype(dtype: torch.dtype, what: str) -> Dtype:
 
 def _read_all(lives: Sequence[LiveGroup]) -> tuple[Group, ...]:
     """All groups; those that are not sharded over the same ranks as most have a mesh."""
-    shards = [_shard_ranks(live.group) for live in lives]
-    counted = Counter(shards)
-    common = max(counted, key=lambda ranks: (counted[ranks], -shards.index(ranks)), default=())
-    return tuple(read_group(live, mesh="" if ranks == common and not _is_dtensor(live.group) else _mesh(live.group)) for live, ranks in zip(lives, shards))
+    for live in lives:
+        if live.odd:
+            raise _odd(live.odd)
+    try:
+        shards = [_shard_ranks(live.group) for live in lives]
+        counted = Counter(shards)
+        common = max(counted, key=lambda ranks: (counted[ranks], -shards.index(ranks)), default=())
+        return tuple(read_group(live, mesh="" if ranks == common and not _is_dtensor(live.group) else _mesh(live.group)) for live, ranks in zip(lives, shards))
+    except ODD as problem:
+        raise _odd(f"{type(problem).__name__}: {problem}") from problem
 
 
 def _shard_ranks(group: object) -> tuple[int, ...]:

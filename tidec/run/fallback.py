@@ -13,16 +13,13 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from tidec.errors import Diagnostic, Level, TidecError
 from tidec.inputs.ask import Collective, stock_cause
 from tidec.inputs.document import quoted
-from tidec.run.capture import LiveGroup, read_group
+from tidec.run.capture import ODD, LiveGroup, read_group
 
 _BOTH = tuple(Collective)
 _GATHER, _REDUCE = (Collective.ALL_GATHER,), (Collective.REDUCE_SCATTER,)
 
 # Where the collectives of a target find their tensors.
 _DEVICES = {"host": "cpu"}
-
-# What an object that is not as FSDP2 makes it may raise when it is looked at.
-_ODD = (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +74,15 @@ def why_stock(live: LiveGroup, *, target: str = "host") -> tuple[Reason, ...]:
 
     Never raises: what cannot be read of an object is a reason too (F110).
     """
+    if live.odd:
+        return (because("F110", what=live.odd),)
     found: list[Reason] = []
     for look in _LOOKS:
         try:
             found += look(live, target)
         except TidecError as problem:
             found.append(Reason("P012", problem.diagnostics[0].sentence, problem.diagnostics[0].help))
-        except _ODD as problem:
+        except ODD as problem:
             found.append(because("F110", what=f"{type(problem).__name__}: {problem}"))
     return tuple(dict.fromkeys(found))
 

@@ -21,7 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
-from tidec.run.capture import capture, class_name, write_groups
+from tidec.run.capture import capture, class_name, groups_of, write_groups
+from tidec.run.fallback import why_stock
 
 
 class _Known(BaseException):
@@ -35,7 +36,7 @@ def main(asked: str, script: str, args: list[str]) -> int:
         model, others = _model_of(script, args, world=given["world"])
         content = capture(model)
         write_groups(content, given["out"])
-        told: dict[str, object] = {"model": content["model"], "others": others}
+        told: dict[str, object] = {"model": content["model"], "others": others, "stock": _beyond_the_file(model)}
     except TidecError as error:
         d = error.diagnostics[0]
         told = {"error": {"code": d.code, "sentence": d.sentence, "reason": d.reason, "help": d.help}}
@@ -81,6 +82,11 @@ def _model_of(script: str, args: list[str], *, world: int) -> tuple[nn.Module, i
             "F001", f"{quoted(script)} ended without a forward pass of a model under fully_shard",
             reason=f"it made {len(roots)} of them: {names}" if roots else "it never called fully_shard", help="let it run one, or make one model only"))
     return roots[0], 0
+
+
+def _beyond_the_file(model: nn.Module) -> list[dict[str, str]]:
+    """Why groups of a model stay stock, where that cannot be read off its group file (as P012 is), nor depends on where it runs."""
+    return [{"group": live.name, "code": r.code, "reason": r.reason, "help": r.help} for live in groups_of(model) for r in why_stock(live) if r.code not in ("P012", "F108")]
 
 
 def _outermost(states: list[FSDPState]) -> list[nn.Module]:
