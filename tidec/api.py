@@ -69,7 +69,8 @@ def install(
     Raises the F codes (`tidec explain F010`).
     """
     from tidec.run.fsdp import install as install_model
-    from tidec.run.library import kept_cache
+    from tidec.run.fsdp import tell
+    from tidec.run.library import is_disabled, is_required, kept_cache
 
     cache = kept_cache()
 
@@ -85,7 +86,8 @@ def install(
                                         help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
 
     made = install_model(model, plans=None if plans is None else Path(plans), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
-                         target=_target(target), mode=_read_mode(mode), deadline_s=deadline_s, is_poisoned=poison)
+                         target=_target(target), mode=_read_mode(mode), is_required=require or is_required(), is_disabled=is_disabled(), deadline_s=deadline_s, is_poisoned=poison)
+    tell(made)
     return made
 
 

@@ -6,15 +6,17 @@ all of them hold a group, or none does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+import torch.distributed as dist
 from torch import nn
 
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.ask import Collective, Mode, stock_cause
+from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.document import quoted
 from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import MAX_LANES
@@ -22,6 +24,7 @@ from tidec.plan.ir import Plan
 from tidec.run.agree import Board, Peers
 from tidec.run.capture import LiveGroup, groups_of, read_group
 from tidec.run.collective import Node, Reducer, Ring
+from tidec.run.fallback import Reason, because, line, of_collective, require, why_stock
 from tidec.run.held import Freed, Held
 from tidec.run.hooks import Hooks
 from tidec.run.library import Opened, load_rt, open_bundle
@@ -50,16 +53,34 @@ class Team:
             self.board.close()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How to install; as `install` has it."""
+
+    plans: Path | None
+    provide: Provide
+    rt_folder: RtFolder
+    target: str
+    mode: Mode
+    deadline_s: float
+    is_poisoned: bool
+
+    def text(self) -> str:
+        """What must be equal on all ranks."""
+        given = "a bundle is given" if self.plans is not None else "no bundle is given"
+        return f"mode {self.mode.value}, target {self.target}, {given}{', landings poisoned' if self.is_poisoned else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Installed:
-    """A model that runs by plans. names: of all groups.  lines: one a group, as they are printed.  stock: of each group that no plan serves, why."""
+    """A model that runs by plans. names: of all groups.  lines: one a group, as they are printed.  stays: what of each group stays stock, and why."""
 
     target: str
     mode: Mode
     teams: tuple[Team, ...]
     names: tuple[str, ...]
     lines: tuple[str, ...]
-    stock: tuple[tuple[str, str], ...]
+    stays: Mapping[str, tuple[Reason, ...]]
 
 
 HOOKS = Hooks()
@@ -67,38 +88,72 @@ INSTALLED: WeakKeyDictionary[nn.Module, Installed] = WeakKeyDictionary()
 
 
 def install(
-    root: nn.Module, *, plans: Path | None, provide: Provide, rt_folder: RtFolder, target: str = "host", mode: Mode = Mode.IN_PLACE, deadline_s: float,
-    is_poisoned: bool = False,
+    root: nn.Module, *, plans: Path | None, provide: Provide, rt_folder: RtFolder, target: str, mode: Mode, is_required: bool, is_disabled: bool,
+    deadline_s: float, is_poisoned: bool,
 ) -> Installed:
     """Have the groups of a model run by plans where they can. Every rank of the model's process groups calls it at the same point.
 
-    plans: a bundle; `None` = rank 0 of each process group has `provide` make one.
-    deadline_s: how long a rank waits for the others in a collective.  is_poisoned: landings hold NaN once they are let go.
+    plans: a bundle; `None` = rank 0 of each process group has `provide` make one.  is_required: a collective that stays stock is an error.
+    is_disabled: all of them do.  deadline_s: how long a rank waits for the others in a collective.
+    is_poisoned: landings hold NaN once they are let go.
     Guaranteed: on every rank the same groups are held, or none; where it raises, nothing is changed.
-    Raises F001 where nothing is under fully_shard, F010 where ranks disagree, F014 where the model is installed already.
+    Raises F001 where nothing is under fully_shard, F010 where ranks disagree, F011, F014 where the model is installed already; with is_required
+    every reason by its code.
     """
     if root in INSTALLED:
         raise TidecError(Diagnostic("F014", f"this {type(root).__name__} is installed already", help="call tidec.uninstall(model) first"))
     lives = groups_of(root)
     if not lives:
         raise TidecError(Diagnostic("F001", f"nothing of {type(root).__name__} is under fully_shard", help="call fully_shard on its blocks and on the model first"))
-    stock: dict[str, str] = {}
+    whole = _whole_job(is_disabled)
+    for process_group in _process_groups(lives):
+        Peers(process_group).check_same("whether tidec runs", str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}")
+    stays = {live.name: (whole,) if whole is not None else why_stock(live, target=target) for live in lives}
     teams: list[Team] = []
     try:
-        for process_group, members in _by_process_group(lives, stock):
-            teams.append(_team(Peers(process_group), members, stock, plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
+        for process_group, members in _by_process_group(lives, stays):
+            teams.append(Team(Peers(process_group)))
+            _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
+        if is_required:
+            require(stays)
     except BaseException:
         for team in teams:
             team.close()
         raise
-    HOOKS.take()
+    if any(team.held for team in teams):
+        HOOKS.take()
     for team in teams:
         for held in team.held:
             for i, p in enumerate(held.group.fsdp_params):
                 p.free_unsharded_param = Freed(held, i, p.free_unsharded_param)
-    made = Installed(target, mode, tuple(teams), tuple(live.name for live in lives), _lines(lives, teams, stock, target), tuple(stock.items()))
+    held = {h.name: h for team in teams for h in team.held}
+    lines = tuple(line(live.name, stays[live.name], plans=_digests(held.get(live.name)), target=target) for live in lives)
+    made = Installed(target, mode, tuple(teams), tuple(live.name for live in lives), lines, stays)
     INSTALLED[root] = made
     return made
+
+
+def _whole_job(is_disabled: bool) -> Reason | None:
+    """Why no group at all runs by a plan."""
+    if is_disabled:
+        return because("F301")
+    fit = HOOKS.fit()
+    if fit.differs:
+        return because("F305", version=fit.version, what=fit.differs)
+    if not fit.has_loan:
+        return because("F305", version=fit.version, what="storages cannot be lent before 2.12")
+    return None
+
+
+def _digests(held: Held | None) -> dict[Collective, str]:
+    return {} if held is None else {c: runs.plan.digest for c, runs in zip(Collective, (held.ring, held.reducer)) if runs is not None}
+
+
+def tell(made: Installed) -> None:
+    """Print the line of every group, on one rank of the job."""
+    if dist.get_rank() == 0:
+        for text in made.lines:
+            print(text, file=sys.stderr, flush=True)
 
 
 def uninstall(root: nn.Module) -> None:
@@ -107,7 +162,8 @@ def uninstall(root: nn.Module) -> None:
     Raises F013 where somebody else stands around FSDP2's functions by now; F015 where the model is not installed.
     """
     made = _installed(root)
-    HOOKS.give()
+    if any(team.held for team in made.teams):
+        HOOKS.give()
     del INSTALLED[root]
     for team in made.teams:
         for held in team.held:
@@ -123,8 +179,7 @@ def report(root: nn.Module) -> Report:
     """What the collectives of an installed model were run by so far. Raises F015 where the model is not installed."""
     made = _installed(root)
     held = {h.name: h for team in made.teams for h in team.held}
-    stock = dict(made.stock)
-    return Report(tuple(group_report(held[name]) if name in held else GroupReport(name, (), stock[name]) for name in made.names))
+    return Report(tuple(group_report(held[name]) if name in held else GroupReport(name, (), "; ".join(map(str, made.stays[name]))) for name in made.names))
 
 
 def _installed(root: nn.Module) -> Installed:
@@ -133,128 +188,112 @@ def _installed(root: nn.Module) -> Installed:
     return INSTALLED[root]
 
 
-def _by_process_group(lives: Sequence[LiveGroup], stock: dict[str, str]) -> list[tuple[object, list[LiveGroup]]]:
-    """The groups that a plan may serve, by the process group that shards them; the others' reasons go to `stock`."""
+def _process_groups(lives: Sequence[LiveGroup]) -> list[dist.ProcessGroup]:
+    """Those that shard some group over several ranks, in the order of the groups."""
+    found = [getattr(live.group.mesh_info, "shard_process_group", None) for live in lives]
+    return list({id(g): g for g in found if isinstance(g, dist.ProcessGroup) and g.size() > 1}.values())
+
+
+def _by_process_group(lives: Sequence[LiveGroup], stays: Mapping[str, Sequence[Reason]]) -> list[tuple[object, list[LiveGroup]]]:
+    """The groups that a plan may serve, by the process group that shards them."""
     found: dict[int, tuple[object, list[LiveGroup]]] = {}
     for live in lives:
-        reasons = why_stock(live.group)
-        if reasons:
-            stock[live.name] = reasons[0].reason
-            continue
-        process_group = live.group.mesh_info.shard_process_group
-        found.setdefault(id(process_group), (process_group, []))[1].append(live)
+        if not all(of_collective(stays[live.name], c) for c in Collective):
+            process_group = live.group.mesh_info.shard_process_group
+            found.setdefault(id(process_group), (process_group, []))[1].append(live)
     return list(found.values())
 
 
-def why_stock(group: object) -> tuple:
-    from tidec.inputs.ask import StockCause
+def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Reason, ...]], asking: Asking) -> None:
+    """Agree with the other ranks and hold the members, or add to `stays` why none of them is held.
 
-    info = group.mesh_info
-    pg = getattr(info, "shard_process_group", None)
-    if pg is None or pg.size() == 1:
-        return (StockCause("one rank"),)
-    if group._reshard_after_forward and group._use_post_forward_mesh:
-        return (StockCause("post forward mesh"),)
-    return ()
-
-
-def _team(
-    peers: Peers, members: list[LiveGroup], stock: dict[str, str], plans: Path | None, provide: Provide, rt_folder: RtFolder, target: str, mode: Mode,
-    deadline_s: float, is_poisoned: bool,
-) -> Team:
+    NOTE: every step that may fail on one rank is followed by an exchange, so that all ranks go on or none does.
+    """
+    peers = team.peers
     groups = [read_group(live) for live in members]
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
-    peers.check_same("how to install", f"mode {mode.value}, target {target}, landings {'poisoned' if is_poisoned else 'left as they are'}")
-    team = Team(peers)
-    trouble = "" if peers.is_one_machine() else "its ranks are on several machines, and the host target shares memory"
-    trouble = trouble or _ranks_trouble(peers, plans)
-    opened, rt, found = None, None, None
-    if not trouble:
-        opened, rt, trouble = _open(peers, groups, plans, provide, rt_folder, target)
-    if not trouble:
-        try:
-            team.board = Board(peers)
-            trouble = _hold(team, members, groups, opened, rt, stock, mode, deadline_s, is_poisoned)
-        except BaseException:
-            team.close()
-            raise
-    if trouble:
-        team.close()
-        stock.update({live.name: trouble for live in members})
+    peers.check_same("how to install", asking.text())
+    trouble: Reason | None = None
+    opened, rt = None, None
+    if not peers.is_one_machine():
+        trouble = because("F303", target=asking.target)
+    elif asking.plans is None and peers.size > MAX_LANES:
+        trouble = because("F302", why=f": {peers.size} ranks are more than {MAX_LANES}, the lanes of a node")
+    else:
+        opened, rt, trouble = _open(peers, groups, asking)
+    if trouble is None:
+        team.board = Board(peers)
+        trouble = _hold(team, members, groups, opened, rt, stays, asking)
+    if trouble is not None:
         team.held.clear()
-    return team
+        team.close()
+        stays.update({live.name: (*stays[live.name], trouble) for live in members})
 
 
-def _ranks_trouble(peers: Peers, plans: Path | None) -> str:
-    return f"{peers.size} ranks are more than {MAX_LANES}, the lanes of a node: give plans for several nodes" if plans is None and peers.size > MAX_LANES else ""
-
-
-def _open(
-    peers: Peers, groups: list[Group], plans: Path | None, provide: Provide, rt_folder: RtFolder, target: str,
-) -> tuple[Opened | None, object, str]:
+def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | None, object, Reason | None]:
     """The bundle and tidec_rt, opened on every rank, or why some rank could not. Rank 0 makes and builds what is missing, the others find it."""
     opened, rt, told = None, None, ("", "")
     if peers.rank == 0:
         try:
-            path = plans if plans is not None else provide(Signature(tuple(groups), "model"), f"1x{peers.size}", target)
-            opened, rt = open_bundle(path, target), load_rt(rt_folder())
+            path = asking.plans if asking.plans is not None else asking.provide(Signature(tuple(groups), "model"), f"1x{peers.size}", asking.target)
+            opened, rt = open_bundle(path, asking.target), load_rt(asking.rt_folder())
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
             told = ("", str(problem))
     path, trouble = peers.first(told)
     if trouble:
-        return None, None, trouble
+        return None, None, because("F306", rank=0, what=trouble)
     if peers.rank > 0:
         try:
-            opened, rt = open_bundle(Path(path), target), load_rt(rt_folder())
+            opened, rt = open_bundle(Path(path), asking.target), load_rt(asking.rt_folder())
         except TidecError as problem:
             trouble = str(problem)
     found = peers.first_trouble(trouble)
     if found is not None:
-        return None, None, f"rank {found[0]}: {found[1]}"
+        return None, None, because("F306", rank=found[0], what=found[1])
     peers.check_same("the plans", opened.bundle.digest)
-    ranks = {p.ranks for p in opened.bundle.plans}
-    return (opened, rt, "") if ranks == {peers.size} else (None, None, f"the plans are for {', '.join(map(str, sorted(ranks)))} ranks, not for {peers.size}")
+    sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}
+    return (None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")) if sizes else (opened, rt, None)
 
 
 def _hold(
-    team: Team, members: list[LiveGroup], groups: list[Group], opened: Opened, rt: object, stock: dict[str, str], mode: Mode, deadline_s: float, is_poisoned: bool,
-) -> str:
-    """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not, "" where all could."""
+    team: Team, members: list[LiveGroup], groups: list[Group], opened: Opened, rt: object, stays: dict[str, tuple[Reason, ...]], asking: Asking,
+) -> Reason | None:
+    """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not."""
     library = rt.Library(os.fspath(opened.library))
-    rings: dict[str, Ring] = {}
-    reducers: dict[str, Reducer] = {}
+    runs: dict[str, Ring | Reducer] = {}
     programs = {plan.digest: number for plan, number in zip(opened.bundle.plans, opened.programs)}
-    chosen = [tuple(_plan_of(opened.bundle.plans, group, collective) for collective in Collective) for group in groups]
+    chosen = [
+        tuple(None if of_collective(stays[live.name], c) else _plan_of(opened.bundle.plans, group, c) for c in Collective) for live, group in zip(members, groups)
+    ]
     for plan in {plan.digest: plan for pair in chosen for plan in pair if plan is not None}.values():
-        node, trouble = None, ""
+        mine, trouble = b"", ""
         try:
-            node = rt.Node(library, programs[plan.digest], team.peers.rank, 0, round(1000 * deadline_s))
+            node = rt.Node(library, programs[plan.digest], team.peers.rank, 0, round(1000 * asking.deadline_s))
             team.nodes.append(node)
             mine = node.handle()
         except RuntimeError as problem:
-            mine, trouble = b"", str(problem)
+            trouble = str(problem)
         handles = team.peers.gather(mine)
-        if not trouble and all(handles):
+        if all(handles):
             try:
                 node.connect(handles)
             except RuntimeError as problem:
                 trouble = str(problem)
         found = team.peers.first_trouble(trouble)
         if found is not None:
-            return f"rank {found[0]}: {found[1]}"
-        if plan.collective is Collective.ALL_GATHER:
-            rings[plan.digest] = Ring(plan, node, is_poisoned=is_poisoned)
-        else:
-            reducers[plan.digest] = Reducer(plan, node)
-    for live, (gathers, reduces) in zip(members, chosen):
-        if gathers is None and reduces is None:
-            stock[live.name] = "the bundle has no plan for it"
-            continue
-        team.held.append(Held(live.name, live.group, team.board, mode, rings[gathers.digest] if gathers else None, reducers[reduces.digest] if reduces else None))
+            return because("F306", rank=found[0], what=found[1])
+        runs[plan.digest] = Ring(plan, node, is_poisoned=asking.is_poisoned) if plan.collective is Collective.ALL_GATHER else Reducer(plan, node)
+    for live, pair in zip(members, chosen):
+        stays[live.name] += tuple(
+            replace(because("F302", why=" in the bundle"), collectives=(c,)) for c, plan in zip(Collective, pair) if plan is None and not of_collective(stays[live.name], c))
+        without = tuple(next(iter(of_collective(stays[live.name], c)), None) for c in Collective)
+        ring, reducer = (None if plan is None else runs[plan.digest] for plan in pair)
+        if ring is not None or reducer is not None:
+            team.held.append(Held(live.name, live.group, team.board, asking.mode, ring, reducer, without))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
-    return ""
+    return None
 
 
 def _plan_of(plans: Sequence[Plan], group: Group, collective: Collective) -> Plan | None:
@@ -265,16 +304,3 @@ def _plan_of(plans: Sequence[Plan], group: Group, collective: Collective) -> Pla
         if plan.collective is collective and has == want:
             return plan
     return None
-
-
-def _lines(lives: Sequence[LiveGroup], teams: Sequence[Team], stock: dict[str, str], target: str) -> tuple[str, ...]:
-    held = {h.name: h for team in teams for h in team.held}
-    lines = []
-    for live in lives:
-        h = held.get(live.name)
-        if h is None:
-            lines.append(f"tidec: group {quoted(live.name)} stock: {stock[live.name]}")
-        else:
-            parts = [f"{'all-gather' if r is h.ring else 'reduce-scatter'} {'stock' if r is None else r.plan.digest[:12]}" for r in (h.ring, h.reducer)]
-            lines.append(f"tidec: group {quoted(live.name)} active on {target}: {', '.join(parts)}")
-    return tuple(lines)

@@ -18,12 +18,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
+from tidec.inputs.document import quoted
 from tidec.run.agree import Board
 from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
 from tidec.run.collective import Reducer, Ring
+from tidec.run.fallback import Reason, because
 from tidec.run.reduce import Bound, Returned, reduced, scale_of
-
-ACTIVE = ""
 
 
 class Result(AllGatherResult):
@@ -48,8 +48,8 @@ class Freed:
 class Held:
     """One group.
 
-    ring, reducer: `None` = that collective stays stock.  lent: parameters whose storage is the landing's.
-    counts: calls by collective and why they were stock, ACTIVE where a plan ran them.  sharing: all groups of the ring, this one too.
+    ring, reducer: `None` = that collective stays stock, for the reason in `without`.  lent: parameters whose storage is the landing's.
+    counts: calls by collective and why they were stock, `None` where a plan ran them.  sharing: all groups of the ring, this one too.
     moved_out: how often this group's all-gather had another one moved out of its landing.
     """
 
@@ -59,11 +59,12 @@ class Held:
     mode: Mode
     ring: Ring | None
     reducer: Reducer | None
+    without: tuple[Reason | None, Reason | None] = (None, None)
     call: int | None = None
     landing: Landing | None = None
     lent: set[int] = field(default_factory=set)
     is_vacated: bool = False
-    counts: Counter[tuple[Collective, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
     sharing: tuple[Held, ...] = ()
     moved_out: int = 0
 
@@ -140,23 +141,26 @@ class Held:
         call, self.call, self.landing, self.is_vacated = self.call, None, None, False
         self._node(lambda: self.ring.let_go(call))
 
-    def _why_stock_gather(self, group: object, comm: AllGather) -> str:
+    def _why_stock_gather(self, group: object, comm: AllGather) -> Reason | None:
         if self.ring is None:
-            return "no plan"
+            return self.without[0]
         if type(comm) is not DefaultAllGather:
-            return f"a communication object of the user's own ({type(comm).__name__})"
-        if group is not self.group._all_gather_process_group or any(p.sharded_state != ShardedState.SHARDED for p in self.group.fsdp_params):
-            return "resharded to a smaller mesh after forward"
+            return because("F106", type=type(comm).__name__)
+        if any(p.sharded_state != ShardedState.SHARDED for p in self.group.fsdp_params):
+            return because("F105", ranks=group.size())
+        if group is not self.group._all_gather_process_group or group.size() != self.ring.plan.ranks:
+            return because("F206")
         plan = self.ring.plan
-        for p, rows, stored, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.stored, plan.gathered):
-            shard = p._sharded_param_data
-            if shard.numel() != rows.shard_elems or shard.dtype != TORCH_DTYPES[stored] or (p.param_dtype or p.orig_dtype) != TORCH_DTYPES[gathered]:
-                return f"{rows.name} is not what it was at install"
-        if self.call is not None:
-            return "its landing of the call before is not let go"
-        if self.ring.is_full:
-            return "both landings are held"
-        return ACTIVE
+        for p, rows, stored, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.stored, plan.gathered, strict=True):
+            shard, want = p._sharded_param_data, TORCH_DTYPES[gathered]
+            if shard.numel() != rows.shard_elems or shard.dtype != TORCH_DTYPES[stored]:
+                return because("F204", parameter=quoted(rows.name), what=f"its shard has {shard.numel()} values of {shard.dtype}, not {rows.shard_elems} of {TORCH_DTYPES[stored]}")
+            if (p.param_dtype or p.orig_dtype) != want:
+                return because("F204", parameter=quoted(rows.name), what=f"it is gathered in {p.param_dtype or p.orig_dtype}, not {want}")
+        if self.call is not None or self.ring.is_full:
+            names = [h.name for h in self.sharing if h.call is not None]
+            return because("F201", held=f"{', '.join(map(quoted, names))} {'holds' if len(names) == 1 else 'hold'} them")
+        return None
 
     # ---- reduce-scatter
 
@@ -193,34 +197,34 @@ class Held:
             self._let_go()
         self.board.check(number)
 
-    def _why_stock_reduce(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> str:
+    def _why_stock_reduce(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> Reason | None:
         if self.reducer is None:
-            return "no plan"
+            return self.without[1]
         if type(bound.comm) is not DefaultReduceScatter:
-            return f"a communication object of the user's own ({type(bound.comm).__name__})"
+            return because("F107", type=type(bound.comm).__name__)
         plan = self.reducer.plan
         want = TORCH_DTYPES[plan.gradient_dtype]
-        if len(given) != num_params:
-            return "a gradient of a parameter that the group did not have at install"
         if bound.group is None or bound.group.size() != plan.ranks:
-            return "another process group than at install"
-        if bound.reduce_dtype not in (None, torch.float32) or bound.reduce_dtype is None and want is not torch.float32:
-            return f"gradients are summed in {bound.reduce_dtype or want}"
+            return because("F206")
+        if (bound.reduce_dtype or want) is not torch.float32:
+            return because("F203", found=bound.reduce_dtype or want)
         if scale_of(bound) is None:
-            return f"a divide factor of {bound.divide_factor}"
+            return because("F205", factor=bound.divide_factor)
+        if len(given) != num_params:
+            return because("F204", parameter="a parameter", what="the group did not have it at install")
         for i, grad in given.items():
             rows = plan.layout.params[i]
             if not rows.is_trainable:
-                return f"{rows.name} was frozen at install"
+                return because("F204", parameter=quoted(rows.name), what="it was frozen at install, and has a gradient")
             if grad.dtype != want:
-                return f"the gradient of {rows.name} is {grad.dtype}, not {want}"
+                return because("F202", parameter=quoted(rows.name), found=grad.dtype, wanted=want)
             if grad.numel() != rows.real_elems:
-                return f"the gradient of {rows.name} is not what it was at install"
-        return ACTIVE
+                return because("F204", parameter=quoted(rows.name), what=f"its gradient has {grad.numel()} values, not {rows.real_elems}")
+        return None
 
     # ---- both
 
-    def _say(self, collective: Collective, why: str, also: str = "") -> int:
+    def _say(self, collective: Collective, why: Reason | None, also: str = "") -> int:
         self.counts[collective, why] += 1
         return self.board.write(f"the {collective.value.replace('_', '-')} of {self.name}{also}, {f'stock: {why}' if why else 'by its plan'}")
 

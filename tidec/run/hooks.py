@@ -16,6 +16,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp_module
 from tidec.errors import Diagnostic, TidecError
 from tidec.run.held import Freed, Held, Result
 from tidec.run.reduce import Bound
+from tidec.run.versions import Fit, check
 
 NAMES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
 
@@ -27,6 +28,13 @@ class Hooks:
     stock: dict[str, Callable] = field(default_factory=dict)
     ours: dict[str, Callable] = field(default_factory=dict)
     num_models: int = 0
+    _fit: Fit | None = None
+
+    def fit(self) -> Fit:
+        """Whether FSDP2's functions are as tidec knows them."""
+        if self._fit is None:
+            self._fit = check()
+        return self._fit
 
     def take(self) -> None:
         """Stand in their place, for one more model."""
@@ -75,7 +83,7 @@ class Hooks:
     def _reducer(self) -> Callable:
         stock = self.stock["foreach_reduce"]
         names = tuple(inspect.signature(stock).parameters)
-        is_stream_returned = num_returned(stock) == 7
+        is_stream_returned = self._fit.num_reduced == 7
 
         def foreach_reduce(*args, **kwargs):
             given = dict(zip(names, args), **kwargs)
@@ -93,13 +101,6 @@ class Hooks:
                 return held.reduce(lambda: stock(*args, **kwargs), bound, given["unsharded_grads"], params)
 
         return foreach_reduce
-
-
-def num_returned(function: Callable) -> int:
-    """How many values foreach_reduce returns, by its annotation."""
-    annotation = inspect.signature(function).return_annotation
-    text = annotation if isinstance(annotation, str) else ",".join(str(a) for a in annotation.__args__)
-    return text.count(",") + 1
 
 
 def _held(fsdp_params) -> Held | None:

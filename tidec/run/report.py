@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tidec.inputs.ask import Collective
-from tidec.run.held import ACTIVE, Held
+from tidec.run.held import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ def group_report(held: Held) -> GroupReport:
     found = []
     for collective, runs in zip(Collective, (held.ring, held.reducer)):
         counts = {why: count for (of, why), count in held.counts.items() if of is collective}
-        by_plan = counts.pop(ACTIVE, 0)
+        by_plan = counts.pop(None, 0)
         num_bytes = 0
         if runs is not None:
             layout = runs.plan.layout
             num_bytes = layout.landing_bytes if collective is Collective.ALL_GATHER else sum(p.real_elems for p in layout.params if p.is_trainable) * runs.plan.grad_item_bytes
-        found.append(CollectiveReport(collective, "" if runs is None else runs.plan.digest, by_plan, tuple(counts.items()), by_plan * num_bytes))
+        found.append(CollectiveReport(collective, "" if runs is None else runs.plan.digest, by_plan, tuple((str(why), count) for why, count in counts.items()), by_plan * num_bytes))
     return GroupReport(held.name, tuple(found))
