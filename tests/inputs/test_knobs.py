@@ -4,7 +4,7 @@ import random
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.knobs import FULL, NAMES, Knobs, default_knobs, num_chunks, parse_knobs
+from tidec.inputs.knobs import FULL, MAX_CHUNKS, NAMES, Knobs, default_knobs, num_chunks, parse_knobs
 
 
 def refusal(settings, lanes=8, **more) -> str:
@@ -103,6 +103,33 @@ def test_too_many_chunks_are_refused_with_the_size_that_fits():
 error[P006 bad-knob]: chunk_bytes=1000 cuts a block of 16,000,000 bytes into 17,858 chunks, more than 256
   help: write chunk_bytes=62592 or more"""
     assert num_chunks(Knobs(8, 4, chunk_bytes=62592), row_elems=10**6, row_item_bytes=16) <= 256
+
+
+@pytest.mark.parametrize("stripes", range(1, 9))
+def test_chunks_rounded_to_a_multiple_of_the_stripes_are_never_more_than_the_limit(stripes):
+    """256 chunks in 7 stripes would be 259; 252 are the most."""
+    most = MAX_CHUNKS // stripes * stripes
+    for count in range(1, MAX_CHUNKS + 1):
+        if count <= most:
+            assert num_chunks(Knobs(8, 4, chunks=count, stripes=stripes)) == -(-count // stripes) * stripes <= MAX_CHUNKS
+            continue
+        with pytest.raises(TidecError) as caught:
+            num_chunks(Knobs(8, 4, chunks=count, stripes=stripes))
+        assert str(caught.value) == f"""\
+error[P006 bad-knob]: {count} chunks in {stripes} equal stripes are {most + stripes}, more than {MAX_CHUNKS}
+  help: write chunks={most} or fewer, or another number of stripes"""
+
+
+def test_a_size_whose_chunks_only_the_stripes_make_too_many_is_refused_with_the_size_that_fits():
+    """Blocks of 256 * 8 columns of 16 bytes: slots of 8 columns make 256 chunks, which 7 stripes make 259; slots of 16 make 128, which are 133."""
+    rows = dict(row_elems=256 * 8, row_item_bytes=16)
+    assert num_chunks(Knobs(8, 4, chunk_bytes=128), **rows) == 256
+    with pytest.raises(TidecError) as caught:
+        num_chunks(Knobs(8, 4, chunk_bytes=128, stripes=7), **rows)
+    assert str(caught.value) == """\
+error[P006 bad-knob]: chunk_bytes=128 cuts a block of 32,768 bytes into 259 chunks in 7 stripes, more than 256
+  help: write chunk_bytes=256 or more"""
+    assert num_chunks(Knobs(8, 4, chunk_bytes=256, stripes=7), **rows) == 133
 
 
 def test_chunks_are_said_once():

@@ -116,6 +116,7 @@ def first(content, kind):
     ("op", "kind", "extern", "is no opkind"), ("op", "seed", 1, "is not a condition"), ("op", "id", True, "number is missing"),
     ("op", "spot", [7], "text is missing"), ("cell", "buffer", "../x", "is not a name"), ("cell", "lane", "none", "no index none"),
     ("buffer", "dims", [], "no dimension"), ("buffer", "rests_at_zero", 0, "truth value"), ("program", "knobs", [["n_part", 900]], "n_part is out of range"),
+    ("program", "knobs", [["chunks", 257]], "outside 1..256"), ("program", "knobs", [["chunks", 18], ["stripes", 9]], "outside 1..8"), ("program", "knobs", [["chunks", 5], ["stripes", 2]], "do not divide"),
     ("program", "knobs", [["n_part", None]], "neither a number"), ("program", "premises", ["n"], "not a condition"),
 ])
 def test_a_malformed_program_is_refused_for_its_reason(where, field, value, words):

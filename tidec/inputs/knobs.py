@@ -14,8 +14,11 @@ from tidec.inputs.document import nearest, quoted
 NAMES = ("W", "k", "n_stg", "n_part", "n_out", "chunk_bytes", "chunks", "stripes", "ctas_sum", "ctas_land", "cast", "pacing")
 
 _MAX_OUTBOX = 2**31 - 1
-MAX_CHUNKS, CHUNK_ALIGNMENT_ELEMS = 256, 8
-_RANGES = {"k": (1, 32), "n_stg": (1, 8), "n_part": (1, 4), "stripes": (1, 8), "chunk_bytes": (0, 2**40), "chunks": (1, MAX_CHUNKS), "ctas_sum": (1, 1024), "ctas_land": (1, 1024)}
+MAX_PARTS, MAX_CHUNKS, MAX_STRIPES, CHUNK_ALIGNMENT_ELEMS = 4, 256, 8, 8
+_RANGES = {
+    "k": (1, 32), "n_stg": (1, 8), "n_part": (1, MAX_PARTS), "stripes": (1, MAX_STRIPES), "chunk_bytes": (0, 2**40), "chunks": (1, MAX_CHUNKS),
+    "ctas_sum": (1, 1024), "ctas_land": (1, 1024),
+}
 # NOTE: these can be set to one value only, because no plan reads them yet; a row goes when a plan does.
 _NOT_BUILT = ("ctas_sum", "ctas_land", "pacing")
 
@@ -119,19 +122,24 @@ def too_small_outbox(knobs: Knobs, nodes: int | None) -> TidecError:
 
 
 def num_chunks(knobs: Knobs, *, row_elems: int = 0, row_item_bytes: int = 1) -> int:
-    """How many chunks a block is cut into: at least as many as stripes, and a multiple of them.
+    """How many chunks a block is cut into: at least as many as stripes, a multiple of them, and at most MAX_CHUNKS.
 
     row_elems: E_sub, elements of a row of the block.  row_item_bytes: of one element of all its rows, L times that of a gradient's value.
-    Both are 0 and 1 where no group is given. Raises P006 where chunk_bytes makes more than MAX_CHUNKS.
+    Both are 0 and 1 where no group is given. Raises P006 where chunks, or chunk_bytes, makes more than MAX_CHUNKS of them.
     """
+    most = MAX_CHUNKS // knobs.stripes * knobs.stripes
     count = max(1, knobs.chunks)
     if knobs.chunk_bytes:
         chunk_elems = max(CHUNK_ALIGNMENT_ELEMS, knobs.chunk_bytes // row_item_bytes // CHUNK_ALIGNMENT_ELEMS * CHUNK_ALIGNMENT_ELEMS)
         count = max(1, -(-row_elems // chunk_elems))
-        if count > MAX_CHUNKS:
-            raise _bad(f"chunk_bytes={knobs.chunk_bytes} cuts a block of {row_elems * row_item_bytes:,} bytes into {count:,} chunks, more than {MAX_CHUNKS}",
-                       help=f"write chunk_bytes={-(-row_elems // (MAX_CHUNKS * CHUNK_ALIGNMENT_ELEMS)) * CHUNK_ALIGNMENT_ELEMS * row_item_bytes} or more")
-    return -(-count // knobs.stripes) * knobs.stripes
+    rounded = -(-count // knobs.stripes) * knobs.stripes
+    if rounded <= most:
+        return rounded
+    if not knobs.chunk_bytes:
+        raise _bad(f"{count} chunks in {knobs.stripes} equal stripes are {rounded}, more than {MAX_CHUNKS}", help=f"write chunks={most} or fewer, or another number of stripes")
+    striped = f" in {knobs.stripes} stripes" if knobs.stripes > 1 else ""
+    raise _bad(f"chunk_bytes={knobs.chunk_bytes} cuts a block of {row_elems * row_item_bytes:,} bytes into {rounded:,} chunks{striped}, more than {MAX_CHUNKS}",
+               help=f"write chunk_bytes={-(-row_elems // (most * CHUNK_ALIGNMENT_ELEMS)) * CHUNK_ALIGNMENT_ELEMS * row_item_bytes} or more")
 
 
 def _value(name: str, text: str, lanes: int) -> object:

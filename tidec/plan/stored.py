@@ -19,6 +19,7 @@ from tidec.index import Cond, Index, Node, Op as Sign, Truth, from_json
 from tidec.inputs.ask import Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import MAX_INT64
+from tidec.inputs.knobs import MAX_CHUNKS, MAX_PARTS, MAX_STRIPES
 from tidec.inputs.signature import Dtype, Group, Parameter
 from tidec.inputs.topology import MAX_LANES, MAX_RANKS
 from tidec.plan.blocks import GRADIENTS
@@ -35,7 +36,6 @@ _SPOT = re.compile(r"(.+):([1-9][0-9]{0,8})")
 _RESERVED = ("M", "n", "j", "e", "top2", "all", "others")
 _SIZE = frozenset("M")
 _HERE = frozenset("Mnje")
-MAX_PARTS, MAX_CHUNKS = 4, 2**20
 Names = frozenset[str]
 
 
@@ -83,7 +83,7 @@ def _program(value: object) -> Program:
     knobs = tuple((_name(name), _knob(x)) for name, x in (_items(pair, 2) for pair in _items(f["knobs"])))
     if not 1 <= _integer(dict(knobs).get("n_part", 1)) <= MAX_PARTS:
         raise _bad("its n_part is out of range")
-    chunks, stripes = (_integer(dict(knobs).get(name, 1), 1, MAX_CHUNKS) for name in ("chunks", "stripes"))
+    chunks, stripes = (_integer(dict(knobs).get(name, 1), 1, most) for name, most in (("chunks", MAX_CHUNKS), ("stripes", MAX_STRIPES)))
     if chunks % stripes:
         raise _bad("its stripes do not divide its chunks")
     return Program(
