@@ -2,8 +2,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +17,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -22,6 +27,7 @@ from tidec.inputs.ask import Collective, stock_cause
 from tidec.inputs.signature import Dtype, canonical_text, load_groups
 from tidec.run.capture import capture, groups_of, read_group, signature_of, write_groups
 
+ROOT = Path(__file__).resolve().parents[2]
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
@@ -68,6 +74,13 @@ def sharded(model: nn.Module, **options) -> nn.Module:
     for layer in model.layers:
         fully_shard(layer, **options)
     return fully_shard(model, **options)
+
+
+def sharded_rest(model: nn.Module) -> nn.Module:
+    """The same where the first block is sharded already."""
+    mesh = init_device_mesh("cpu", (4,))
+    fully_shard(model.layers[1], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def names(content: dict) -> list[tuple[str, list[str]]]:
@@ -241,6 +254,16 @@ def test_a_group_of_another_mesh_says_so():
     assert all(not g.mesh for g in signature_of(sharded(Model(), mesh=meshes)).groups)
 
 
+def test_two_meshes_in_one_module_are_two_groups():
+    meshes = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+    experts = ShardPlacementResult(Shard(0), FSDPMeshInfo(meshes["ep"], shard_mesh_dim=0))
+    model = Model()
+    fully_shard(model.layers[0], mesh=init_device_mesh("cpu", (4,)), shard_placement_fn=lambda p: experts if p.ndim == 1 else None)
+    content = capture(sharded_rest(model))
+    assert names(content)[1:3] == [("layers.0 [0]", ["lin.weight", "mod"]), ("layers.0 [1]", ["lin.bias", "norm.weight"])]
+    assert ["mesh" in g for g in content["groups"]] == [False, False, True, False]
+
+
 def test_a_model_that_is_not_sharded_is_refused():
     with pytest.raises(TidecError, match="F001"):
         capture(Model())
@@ -269,3 +292,40 @@ def test_a_transposed_view_never_comes_so_far():
     model.head.weight = nn.Parameter(torch.ones(()))
     with pytest.raises(ValueError):
         sharded(model)
+
+
+CAPTURED = """\
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+import tidec
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=3)
+with torch.device("meta" if rank == 2 else "cpu"):
+    model = nn.Sequential(nn.Linear(5, 2), nn.Linear(2, 7))
+model[0].bias.requires_grad_(False)
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+found = [None] * 3
+dist.all_gather_object(found, tidec.capture(model))
+assert found[0] == found[1] == found[2] and [g["name"] for g in found[0]["groups"]] == ["0", "1"], found
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_capture_the_same(tmp_path):
+    (tmp_path / "rank.py").write_text(CAPTURED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, tmp_path / "rank.py", str(rank), tmp_path / "store"], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(3)]
+    try:
+        for rank in ranks:
+            error = rank.communicate(timeout=120)[1]
+            assert rank.returncode == 0, error
+    finally:
+        for rank in ranks:
+            rank.kill()

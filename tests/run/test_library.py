@@ -13,7 +13,7 @@ from tidec.build.library import build_library, library_name
 from tidec.build.rt import rt_file
 from tidec.emit.manifest import sha256
 from tidec.errors import Exit, TidecError
-from tidec.run.library import load_rt, open_bundle
+from tidec.run.library import is_disabled, is_required, load_rt, open_bundle
 
 GROUP = {"name": "g", "params": [{"name": "a", "shape": [7, 3], "dtype": "bf16"}, {"name": "b", "shape": [33], "dtype": "bf16"}]}
 
@@ -134,3 +134,14 @@ def test_no_build_forbids_the_module_too(tmp_path, monkeypatch):
 def test_a_damaged_module_is_named(tmp_path):
     rt_file(tmp_path).write_bytes(b"\x7fELF nothing")
     assert "cannot be loaded" in refused(load_rt, tmp_path).diagnostics[0].sentence
+
+
+@pytest.mark.parametrize("name, is_on", [("TIDEC_DISABLE", is_disabled), ("TIDEC_REQUIRE", is_required)])
+def test_a_switch_of_the_job_is_0_or_1(name, is_on, monkeypatch):
+    monkeypatch.delenv(name, raising=False)
+    assert not is_on()
+    for value, want in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv(name, value)
+        assert is_on() is want
+    monkeypatch.setenv(name, "true")
+    assert f'{name} is "true"' in refused(is_on).diagnostics[0].sentence
