@@ -8,6 +8,8 @@ import json
 import os
 import resource
 import sys
+import threading
+import time
 
 
 class Rank:
@@ -61,6 +63,46 @@ class Rank:
 
     def wait(self, deadline_ms):
         self.node.wait(deadline_ms)
+
+    def patiently(self, what, *arguments):
+        """What a call says that fails, for how long it took, the processor's part of that, and whether another thread went on meanwhile; in seconds."""
+        ticks, is_over = [], threading.Event()
+
+        def tick():
+            while not is_over.wait(0.001):
+                ticks.append(1)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        start, before = time.monotonic(), time.process_time()
+        try:
+            getattr(self.node, what)(*arguments)
+            said = ""
+        except RuntimeError as problem:
+            said = str(problem)
+        took, spent = time.monotonic() - start, time.process_time() - before
+        is_over.set()
+        thread.join()
+        return [said, took, spent, len(ticks)]
+
+    def forked(self, call, shard):
+        """What a call says in a process that was forked off, which then closes the node."""
+        memory = _memory(shard)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                self.node.gather(call, ctypes.addressof(memory))
+                os.write(write, b"nothing")
+            except RuntimeError as problem:
+                os.write(write, str(problem).encode())
+            self.node.close()
+            os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        said = os.read(read, 4096).decode()
+        os.close(read)
+        return said
 
     def many_gathers(self, first, count, shard):
         """Calls one after the other, each begun before the one before is released. Microseconds a call, KiB of the process and its open files."""
