@@ -1,6 +1,7 @@
 """The groups of the model that a script trains, without running it to its end."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,12 @@ def test_a_parameter_on_dimension_1_is_seen_by_why_not(told, script, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_group_file_cannot_say_is_a_note(told, json_of, script, tmp_path, golden):
+def test_what_a_group_file_cannot_say_is_a_note(told, script, tmp_path, golden):
     file = script("from torch.distributed.fsdp import CPUOffloadPolicy\n" + TRAIN.replace("fully_shard(layer, mesh=mesh)", "fully_shard(layer, mesh=mesh, offload_policy=CPUOffloadPolicy(False))"))
     golden("cli/capture-notes.txt", told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5"))
+    content = json.loads(told("capture", file, "--json", "--force", "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5").partition("\n")[2].partition("stderr:")[0])
+    assert content["schema"] == "tidec.capture/1" and (content["model"], content["groups"], content["total_params"]) == ("Sequential", 2, 43)
+    assert [(one["group"], one["code"]) for one in content["stock"]] == [("0", "F104"), ("1", "F104")]
 
 
 @pytest.mark.slow

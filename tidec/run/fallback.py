@@ -74,6 +74,7 @@ def why_stock(live: LiveGroup, *, target: str = "host") -> tuple[Reason, ...]:
 
     Never raises: what cannot be read of an object is a reason too (F110).
     """
+    assert target in _DEVICES, target
     if live.odd:
         return (because("F110", what=live.odd),)
     found: list[Reason] = []

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state
 
+from tidec.errors import Diagnostic, Level
+
 # Every release whose functions were read. Within a minor version they are equal.
 KNOWN = ("2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0")
 
@@ -84,9 +86,12 @@ class Fit:
     has_loan: bool = False
 
     @property
-    def warning(self) -> str:
-        """What to say of a version that fits and was not looked at, else ""."""
-        return "" if self.differs or self.is_known else f"torch {self.version} was not looked at; its functions are as those of {KNOWN[0]} to {KNOWN[-1]}"
+    def warning(self) -> Diagnostic | None:
+        """What to say of a version that fits and was not looked at."""
+        if self.differs or self.is_known:
+            return None
+        return Diagnostic("F307", f"torch {self.version} was not looked at; the functions that tidec uses are as in {KNOWN[0]} to {KNOWN[-1]}", level=Level.WARNING,
+                          help="compare a few steps with TIDEC_DISABLE=1 before a long run")
 
 
 def check(*, version: str = torch.__version__, module: object = _fsdp_param_group, states: object = _fsdp_state, storage: type = torch.UntypedStorage) -> Fit:
