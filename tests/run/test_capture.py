@@ -148,6 +148,14 @@ def test_a_tied_name_that_a_block_has_too_is_told_apart():
     assert "head.weight" in dict(names(content))["layers.0"] and content["groups"][0]["params"][0]["tied_to"] == ["Model.head.weight"]
 
 
+def test_a_module_with_two_names_is_named_where_its_group_is():
+    model = Model()
+    model.emb.first = model.layers[1].lin       # reached before the block is
+    content = capture(sharded(model))
+    lin = content["groups"][2]["params"][0]
+    assert content["groups"][2]["name"] == "layers.1" and (lin["name"], lin["tied_to"]) == ("lin.weight", ["emb.first.weight"])
+
+
 def test_a_tensor_that_two_groups_share_is_refused_by_fsdp2_itself():
     model = Model()
     model.layers[1].lin.weight = model.layers[0].lin.weight

@@ -49,7 +49,7 @@ def _stock_notes(stock: list[dict[str, str]]) -> tuple[str, ...]:
     for one in stock:
         by_reason.setdefault((one["code"], one["reason"], one["help"]), []).append(one["group"])
     return tuple(str(Diagnostic(code, f"group {quoted(groups[0])}{f' and {len(groups) - 1} more' if len(groups) > 1 else ''} would keep stock collectives under tidec.install",
-                                reason=reason, help=help, level=Level.NOTE)) for (code, reason, help), groups in by_reason.items())
+                                reason=reason, help=help or "nothing: the other groups are not touched by it", level=Level.NOTE)) for (code, reason, help), groups in by_reason.items())
 
 
 def _number(text: str, option: str, most: int) -> int:

@@ -152,8 +152,9 @@ def _parameter_names(group: object, of: list[str], every: dict[int, list[str]]) 
         info = p._module_info
         places = zip((info.module, *info.shared_modules), (info.param_name, *info.shared_param_names))
         names = list(dict.fromkeys(_join(at, name) for module, name in places for at in every.get(id(module), [f"{type(module).__name__}#{i}"])))
-        params.append(names[0][len(prefix) + 1:] if prefix and names[0].startswith(prefix + ".") else names[0])
-        tied.append(tuple(names[1:]))
+        own = next((name for name in names if name.startswith(prefix + ".")), names[0]) if prefix else names[0]
+        params.append(own[len(prefix) + 1:] if prefix and own.startswith(prefix + ".") else own)
+        tied.append(tuple(name for name in names if name != own))
     return tuple(params), tuple(tied)
 
 
