@@ -145,7 +145,10 @@ def test_what_a_build_added_is_listed_by_itself(spoilt):
     (folder / "lib" / "echo-x86_64.so").write_bytes(b"\x7fELF")
     (folder / "build.log").write_bytes(b"g++\n")
     files = {name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(), "size": len((folder / name).read_bytes())} for name in ("lib/echo-x86_64.so", "build.log")}
-    assert "build.json" in refused(folder)[1]
+    report = recheck(folder)            # a build that never ended: it is told, and nothing of it is read
+    assert report.verdict == "proved" and [c.file for c in report.checked if "stopped before it ended" in c.what] == ["lib"]
+    (folder / "build.sha256").write_bytes(b"")
+    assert refused(folder)[0] == "C001" and "build.json" in refused(folder)[1]
     text = canonical({"files": files, "schema": "tidec.build/1"})
     (folder / "build.json").write_text(text)
     (folder / "build.sha256").write_text(f"{hashlib.sha256(text.encode()).hexdigest()}  build.json\n")

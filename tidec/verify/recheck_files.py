@@ -1,7 +1,9 @@
 """The files of a bundle as the checker reads them: each once, each held against the digest that lists it, none missing and none more.
 
     manifest.sha256 -> manifest.json -> ask.json, <stem>.plan.json .cert.json .hpp, and the other emitted sources
-    build.sha256    -> build.json    -> build.log, lib/*.so                                 (where there was a build)
+    build.sha256    -> build.json    -> build.log, lib/*.so                                 (where a build ended)
+
+A build is published with build.sha256 last: what stands there without it was never finished, and nothing of it is read or loaded.
 """
 from __future__ import annotations
 
@@ -26,11 +28,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the manifest lists, by name, and the manifest itself. num_built: files that a build added."""
+    """What the manifest lists, by name, and the manifest itself. num_built: files that a build added.  is_unfinished: a build never ended."""
 
     manifest: dict
     listed: dict[str, bytes]
     num_built: int
+    is_unfinished: bool
 
 
 def read_files(path: Path) -> Files:
@@ -45,7 +48,8 @@ def read_files(path: Path) -> Files:
     for name in there:
         if name not in listed and name not in (MANIFEST, SEAL, BUILD, BUILD_SEAL, LOG, LIB):
             raise tampered(name, f"{MANIFEST} does not list it")
-    return Files(manifest, listed, _check_build(path, there))
+    is_unfinished = BUILD_SEAL not in there and any(name in there for name in (BUILD, LOG, LIB))
+    return Files(manifest, listed, _check_build(path, there), is_unfinished)
 
 
 def parsed(name: str, data: bytes) -> dict:
@@ -80,7 +84,7 @@ def is_digest(value: object) -> bool:
 
 
 def _check_build(path: Path, there: list[str]) -> int:
-    if not any(name in there for name in (BUILD, BUILD_SEAL, LOG, LIB)):
+    if BUILD_SEAL not in there:
         return 0
     listed = _listed(path, BUILD, _sealed(path, BUILD, BUILD_SEAL), _BUILT)
     found = [LOG] if LOG in there else []

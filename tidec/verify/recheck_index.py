@@ -6,10 +6,10 @@ list of numbers, one a row of a table. Nothing here is compiled, and nothing is 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from itertools import chain, repeat
+from typing import NamedTuple
 
 Value = int | bool | list
 
@@ -103,13 +103,12 @@ def trips(loop: dict, low: int, high: int) -> range | list[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """An op under its loops and conditions. places: where each of these stands in the body around it, outermost first, then the op."""
 
     op: dict
-    path: tuple[dict, ...]
-    places: tuple[int, ...]
+    path: tuple
+    places: tuple
 
     @property
     def position(self) -> list:
@@ -120,13 +119,19 @@ class Family:
         return [*terms, self.places[-1]]
 
 
-def families(body: list, path: tuple = (), places: tuple = ()) -> Iterator[Family]:
-    """Every op of a program's body, in the order of the text."""
+def families(body: list, without: tuple[str, ...] = ()) -> list[Family]:
+    """Every op of a program's body, in the order of the text, but for those of some kinds."""
+    found: list[Family] = []
+    _find(body, (), (), without, found)
+    return found
+
+
+def _find(body: list, path: tuple, places: tuple, without: tuple[str, ...], found: list[Family]) -> None:
     for i, item in enumerate(body):
-        if item["is"] == "op":
-            yield Family(item, path, (*places, i))
-        else:
-            yield from families(item["body"], (*path, item), (*places, i))
+        if item["is"] != "op":
+            _find(item["body"], (*path, item), (*places, i), without, found)
+        elif not without or item["kind"] not in without:
+            found.append(Family(item, path, (*places, i)))
 
 
 class Node:
@@ -162,11 +167,20 @@ class Trees:
         return found
 
     def _node(self, x: list) -> Node:
-        key = []
-        for a in x:
-            kind = type(a)
-            key.append(a if kind is int or kind is str else self._node(a) if kind is list else _TRUTH[a])
-        found = self._nodes.get(key := tuple(key))
+        if len(x) == 3:
+            op, a, b = x
+            if type(a) is list:
+                a = self._node(a)
+            elif type(a) is bool:
+                a = _TRUTH[a]
+            if type(b) is list:
+                b = self._node(b)
+            elif type(b) is bool:
+                b = _TRUTH[b]
+            key = (op, a, b)
+        else:
+            key = (x[0], *[self._node(a) if type(a) is list else _TRUTH[a] if type(a) is bool else a for a in x[1:]])
+        found = self._nodes.get(key)
         if found is None:
             names = 0
             for a in key[1:]:
@@ -185,7 +199,9 @@ class Table:
     def __init__(self, trees: Trees, env: dict[str, Value], lanes: tuple[int, ...] = (), count: int = 1):
         self.count = count
         self._trees, self._lanes = trees, lanes
-        self._known: dict[Node | str, Value] = env
+        self._known: dict[Node | str, Value] = dict(env)
+        # fixed: symbols that are the same in every row.  rows: of the outer table, one a point; `None` = the same ones.  bit: of the own symbol.
+        self._fixed = {name: value for name, value in env.items() if type(value) is not list}
         self._outer, self._rows, self._bit = self, None, 0
         self._inside: dict[int, Table] = {}
 
@@ -200,8 +216,7 @@ class Table:
         return table
 
     def _under(self, env: dict[str, Value], count: int, rows: Sequence[int] | None, bit: int) -> Table:
-        """rows: of this table, one a point of the new one; `None` = the same ones.  bit: of the symbol that the new one knows beside those of this one."""
-        inner = Table(self._trees, env, self._lanes, count)
+        inner = Table(self._trees, {**self._fixed, **env}, self._lanes, count)
         inner._outer, inner._rows, inner._bit = self, rows, bit
         return inner
 
@@ -216,7 +231,16 @@ class Table:
 
     def values(self, expressions: Iterable[object]) -> list[Value | str]:
         """The values of expressions; `all` and `others` stay words."""
-        return [self._read(self._trees.node(x)) if type(x) is list else x if x in WORDS else self._read(x) for x in expressions]
+        node, known, found = self._trees.node, self._known, []
+        for x in expressions:
+            if type(x) is list:
+                x = node(x)
+            elif type(x) is int or x in WORDS:
+                found.append(x)
+                continue
+            value = known.get(x)
+            found.append(self._read(x) if value is None else value)
+        return found
 
     def rows(self, expressions: Iterable[object]) -> list[tuple]:
         """One tuple of values a point."""

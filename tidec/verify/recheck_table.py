@@ -87,10 +87,9 @@ class Ops:
         self._some = Table(trees, env, lanes) if lanes else self._all
         blocks = {b["name"]: b["block"] for b in facts.program["buffers"]}
         self._found: dict[tuple, list[Family]] = {}
-        for f in families(facts.program["body"]):
-            if f.op["kind"] not in ORDERING:
-                between = tuple(blocks[c["buffer"]] for c in (*f.op["reads"], *f.op["writes"]))
-                self._found.setdefault((f.op["kind"], *between), []).append(f)
+        for f in families(facts.program["body"], ORDERING):
+            between = [blocks[c["buffer"]] for c in (*f.op["reads"], *f.op["writes"])]
+            self._found.setdefault((f.op["kind"], *between), []).append(f)
 
     def check_kinds(self, *known: tuple[str, ...]) -> None:
         """Every op is of a kind that the collective has. Raises V105."""

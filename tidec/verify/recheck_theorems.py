@@ -14,6 +14,7 @@ from pathlib import Path
 
 FILE = "theorems.json"
 SCHEMA = "tidec.theorems/1"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 _SPOTS = re.compile(r'"spot":\["[^"\\]*+"(?:,"[^"\\]*+")*+\]')
 
 
@@ -49,7 +50,7 @@ def without_knobs(program: dict) -> dict:
 
 def canonical(value: object) -> str:
     """Canonical JSON."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def load() -> Theorems:

@@ -93,7 +93,7 @@ class Unfolding:
                         self._walk(item["body"], {**env, item["name"]: x}, (*path, i, x))
 
     def _set(self, loop: dict, found: range | list[int], env: dict, path: tuple[int, ...]) -> None:
-        stream = next(families(loop["body"])).op["stream"]
+        stream = families(loop["body"])[0].op["stream"]
         before, ends = self._tails.get(stream, ()), self._open.pop(stream, ())
         for x in found:
             self._tails[stream] = before
