@@ -6,15 +6,19 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tidec.build import library as module
-from tidec.build.library import build_library, has_library, library_name
+from tidec.build.beside import beside
+from tidec.build.library import build_library, has_library, is_unfinished, library_name
 from tidec.cache.entry import check_entry
 from tidec.emit.bundle import Bundle, read_bundle, write_bundle
-from tidec.errors import TidecError
+from tidec.errors import Exit, TidecError
 from tidec.inputs.ask import Ask, Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.knobs import parse_knobs
@@ -23,6 +27,7 @@ from tidec.inputs.topology import Topology
 from tidec.plan.lower import lower
 from tidec.run.worker import Sizes, open_library
 from tidec.verify.certificate import Proved
+from tidec.verify.recheck_files import read_files
 
 LIBRARY = library_name("host")
 BUILT = {"lib", "build.json", "build.log", "build.sha256"}
@@ -47,6 +52,18 @@ def kept(tmp_path_factory):
 def copied(kept, tmp_path):
     """The same in a folder of the test's own."""
     return Path(shutil.copytree(kept.path.parent.parent, tmp_path / "bundle"))
+
+
+def refused(call: Callable, *arguments: object) -> TidecError:
+    with pytest.raises(TidecError) as caught:
+        call(*arguments)
+    return caught.value
+
+
+def without_library(bundle: Path) -> None:
+    shutil.rmtree(bundle / "lib")
+    for name in BUILT - {"lib"}:
+        (bundle / name).unlink()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -95,18 +112,133 @@ def test_a_library_is_used_where_no_compiler_is(copied, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert not build_library(copied, "host", flags=("-O0",)).is_new
-    shutil.rmtree(copied / "lib")
+    without_library(copied)
     with pytest.raises(TidecError, match="E002"):
         build_library(copied, "host", flags=("-O0",))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUILT - {"lib"}) + [LIBRARY])
-def test_a_build_that_was_changed_is_built_again(name, copied):
+def test_a_build_that_was_changed_is_refused_and_never_built_over(name, copied):
     data = (copied / name).read_bytes()
     (copied / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert build_library(copied, "host", flags=("-O0",)).is_new
-    check_entry(copied, read_bundle(copied).digest)
+    before = files(copied)
+    told = refused(build_library, copied, "host")
+    assert told.exit is Exit.INTEGRITY and (name if name != "build.sha256" else "build.json") in str(told) and "lib, build.log, build.json and build.sha256" in str(told)
+    assert files(copied) == before and not has_library(copied, "host")
+    assert refused(read_files, copied).exit is Exit.INTEGRITY
+
+
+@pytest.mark.parametrize("name", ["build.json", "build.log", LIBRARY])
+def test_a_build_of_which_a_file_is_missing_is_refused(name, copied):
+    (copied / name).unlink()
+    assert refused(build_library, copied, "host").exit is refused(read_files, copied).exit is Exit.INTEGRITY
+
+
+# ---- kills
+
+
+def forked(act: Callable[[], int]) -> int:
+    """A process that does it and exits with what it gives."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(act())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
+    return child
+
+
+def status_of(child: int) -> int:
+    """-9 = it was killed."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def build(bundle: Path, text: bytes, kill_at: int = -1, *, while_compiling: Callable[[], None] = lambda: None) -> bool:
+    """Publish these bytes as the library, without a compiler; killed before the step with that number, of all renames, removals and syncs. Whether it is new."""
+    steps = 0
+
+    def step(call):
+        def counted(*arguments, **options):
+            nonlocal steps
+            if steps == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            steps += 1
+            return call(*arguments, **options)
+        return counted
+
+    def compiled(_bundle: Path, aside: Path, *_rest) -> str:
+        while_compiling()
+        (aside / "library.so").write_bytes(text)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_compile", compiled)
+        if kill_at >= 0:
+            for name in ("replace", "unlink", "mkdir", "fsync"):
+                patch.setattr(os, name, step(getattr(os, name)))
+        return build_library(bundle, "host", flags=(f"-DTEXT={text!r}",)).is_new
+
+
+@pytest.mark.parametrize("has_one", [False, True], ids=["the first build", "a build over another"])
+def test_a_build_that_is_killed_at_any_step_leaves_a_whole_library_or_none_and_the_next_one_ends_it(has_one, tmp_path):
+    """Every rename, removal, new folder and sync of a publication, one after the other, with kill -9."""
+    original, seen, step = bundle_of(tmp_path / "original", (4, 2)).path, set(), 0
+    if has_one:
+        build(original, b"first")
+    while True:
+        bundle = Path(shutil.copytree(original, tmp_path / str(step) / "bundle"))
+        status = status_of(forked(lambda: int(build(bundle, b"second", step))))
+        assert status in (1, -signal.SIGKILL)
+        found = read_files(bundle)              # never an error: nothing was changed
+        is_whole = (bundle / "build.sha256").exists()
+        assert is_unfinished(bundle) is (not is_whole and any((bundle / name).exists() for name in BUILT))
+        assert is_unfinished(bundle) is found.is_unfinished
+        seen.add("unfinished" if is_unfinished(bundle) else "whole" if is_whole else "none")
+        if status == 1:
+            break
+        build(bundle, b"third")
+        assert (bundle / LIBRARY).read_bytes() == b"third" and os.listdir(bundle / "lib") == [Path(LIBRARY).name]
+        assert os.listdir(bundle.parent) == ["bundle"], "what the dead builder left is gone"
+        check_entry(bundle, read_bundle(bundle).digest)
+        step += 1
+    assert seen == ({"whole", "unfinished"} if has_one else {"none", "unfinished", "whole"}) and step > 8
+
+
+def test_libraries_of_other_targets_that_no_listing_names_any_more_go(tmp_path):
+    """As after a kill while a second target's was published."""
+    bundle = bundle_of(tmp_path / "bundle", (4, 2)).path
+    build(bundle, b"first")
+    (bundle / "lib" / "other-x.so").write_bytes(b"other")
+    (bundle / "build.sha256").unlink()
+    assert build(bundle, b"first") and os.listdir(bundle / "lib") == [Path(LIBRARY).name] and not read_files(bundle).is_unfinished
+
+
+def test_the_folder_of_a_living_builder_stays(tmp_path):
+    bundle = bundle_of(tmp_path / "bundle", (4, 2)).path
+    with beside(bundle) as living:
+        build(bundle, b"x")
+        assert living.is_dir() and len(list(tmp_path.glob(".build-*"))) == 1
+    assert not living.exists()
+
+
+def test_two_builders_of_one_bundle_publish_one_library(tmp_path):
+    """The second one waits for the first to publish, and uses what it made."""
+    bundle = bundle_of(tmp_path / "bundle", (4, 2)).path
+    ready, go = os.pipe(), os.pipe()
+
+    def wait() -> None:
+        os.write(ready[1], b"r")
+        os.read(go[0], 1)
+
+    child = forked(lambda: int(build(bundle, b"x", while_compiling=wait)))
+    os.read(ready[0], 1)
+    assert build(bundle, b"x")
+    os.write(go[1], b"g")
+    assert status_of(child) == 0, "it is not new"
+    for end in (*ready, *go):
+        os.close(end)
+    check_entry(bundle, read_bundle(bundle).digest)
 
 
 @pytest.mark.slow

@@ -57,6 +57,17 @@ def test_no_build_uses_what_is_there_and_compiles_nothing(bundle, tmp_path, monk
     assert open_bundle(bundle, "host").library.is_file()
 
 
+def test_a_build_that_never_ended_is_built_again_and_where_that_is_forbidden_it_is_told(bundle, monkeypatch):
+    """As a kill leaves it: without build.sha256."""
+    opened = open_bundle(bundle, "host")
+    (bundle / "build.sha256").unlink()
+    monkeypatch.setenv("TIDEC_NO_BUILD", "1")
+    d = refused(open_bundle, bundle, "host").diagnostics[0]
+    assert d.code == "E002" and d.sentence.endswith("has no library for target host: a build of it was stopped before it ended")
+    monkeypatch.delenv("TIDEC_NO_BUILD")
+    assert open_bundle(bundle, "host").programs == opened.programs and (bundle / "build.sha256").is_file()
+
+
 def test_no_build_with_another_value_is_an_error(bundle, monkeypatch):
     monkeypatch.setenv("TIDEC_NO_BUILD", "yes")
     problem = refused(open_bundle, bundle, "host")

@@ -5,19 +5,23 @@
     build.json, build.sha256          sizes and sha256 of both under "files"; under "targets" what each was built with; and the sha256 of that
 
 None of them holds a time or a path of this machine, so the same compiler gives the same bytes.
+
+build.sha256 goes first and comes last, so what a kill leaves has none, and counts as no build: the next one makes it again. Where it stands, every file is
+what it says, or somebody changed it.
 """
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import shutil
-import tempfile
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidec.build.beside import alone, beside, sync
 from tidec.build.cuda import FLAGS as CUDA_FLAGS, compile_library, find_tools
 from tidec.build.toolchain import Compiler, find_architecture, find_compiler, run_tool
 from tidec.emit.bundle import SEAL
@@ -54,14 +58,15 @@ def build_library(bundle: Path, target: str, *, flags: Sequence[str] = (), deadl
     """The library of a bundle for a target; one that was built from the same sources, with the same compiler and flags, is used as it is.
 
     bundle: its folder, whose files are trusted: read the bundle first. flags: more arguments of the compiler.
-    Guaranteed: a build that fails leaves the bundle as it was. The files are renamed into it one by one, the digests last: what is killed between them
-    counts as no build.
-    Raises E002 with the end of what the compiler said; E003 where the bundle's folder cannot be written; E004 for targets that are not built.
+    Guaranteed: a build that fails leaves the bundle as it was; one that is killed leaves it as it was, or without a library; what it left beside the bundle
+    goes with the next one.
+    Raises C001 where a library is there and is not what was built; E002 with the end of what the compiler said; E003 where the bundle's folder cannot be
+    written; E004 for targets that are not built.
     """
     row = find_target(target)
     assert row.has_library, target
     architecture = _architecture(row)
-    name, key, known = library_name(target, architecture), f"{target}-{architecture}", _known(bundle)
+    name, key, known = library_name(target, architecture), f"{target}-{architecture}", _checked(bundle)
     runtime = _sources("include/tidec", *row.folders)
     sources, missing = _digest(bundle, row, runtime, flags), None
     try:
@@ -73,14 +78,16 @@ def build_library(bundle: Path, target: str, *, flags: Sequence[str] = (), deadl
     if missing is not None:
         raise missing
     try:
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=bundle.parent, ignore_cleanup_errors=True) as beside:
-            aside = Path(beside)
+        with beside(bundle) as aside:
             said = _compile(bundle, aside, row, runtime, compiler, flags, deadline_s)
             entry = {"architecture": architecture, "compiler": compiler.version, "flags": [*_flags(row), *flags], "sources": sources}
-            _publish(bundle, aside, key, name, said, entry, known)
+            with alone(bundle):
+                is_new = not _serves(known := _checked(bundle), key, sources, compiler)     # else another process was sooner
+                if is_new:
+                    _publish(bundle, aside, key, name, said, entry, known)
     except OSError as problem:
         raise TidecError(Diagnostic("E003", f"{bundle} cannot be written", reason=problem.strerror or str(problem), help="copy the bundle to a folder of your own")) from problem
-    return Built(bundle / name, target, architecture, True)
+    return Built(bundle / name, target, architecture, is_new)
 
 
 def has_library(bundle: Path, target: str) -> bool:
@@ -162,26 +169,61 @@ def _publish(bundle: Path, aside: Path, key: str, name: str, said: str, entry: M
     (aside / BUILD).write_text(build, encoding="ascii")
     (aside / BUILD_SEAL).write_text(f"{sha256(build.encode())}  {BUILD}\n", encoding="ascii")
     for path in (aside / "library.so", aside / LOG, aside / BUILD, aside / BUILD_SEAL):
-        _sync(path)
+        sync(path)
+    # NOTE: from here to the last line the bundle has no build.sha256, which is how a build that never ended is known.
+    with suppress(FileNotFoundError):
+        os.unlink(bundle / BUILD_SEAL)
+        sync(bundle)
     (bundle / LIB).mkdir(exist_ok=True)
-    for path, place in ((aside / "library.so", name), (aside / LOG, LOG), (aside / BUILD, BUILD), (aside / BUILD_SEAL, BUILD_SEAL)):
+    for left in (bundle / LIB).iterdir():
+        if f"{LIB}/{left.name}" not in files:
+            os.unlink(left)
+    for path, place in ((aside / "library.so", name), (aside / LOG, LOG), (aside / BUILD, BUILD)):
         os.replace(path, bundle / place)
-    _sync(bundle)
+    sync(bundle / LIB)
+    sync(bundle)
+    os.replace(aside / BUILD_SEAL, bundle / BUILD_SEAL)
+    sync(bundle)
+
+
+def is_unfinished(bundle: Path) -> bool:
+    """Whether a build was stopped while it was published: nothing of it is ever used, and the next build replaces it."""
+    return not os.path.lexists(bundle / BUILD_SEAL) and any(os.path.lexists(bundle / name) for name in (LIB, LOG, BUILD))
+
+
+def _checked(bundle: Path) -> Mapping:
+    """build.json, or nothing where no build ended. Raises C001 naming the file that is not what was built."""
+    if not os.path.lexists(bundle / BUILD_SEAL):
+        return {}
+    at = BUILD
+    try:
+        text = _read(bundle / BUILD)
+        if _read(bundle / BUILD_SEAL) != f"{sha256(text)}  {BUILD}\n".encode():
+            raise ValueError(f"its sha256 is not the one in {BUILD_SEAL}")
+        known = json.loads(text)
+        for at, said in known["files"].items():
+            data = _read(bundle / at)
+            if (len(data), sha256(data)) != (said["size"], said["sha256"]):
+                raise ValueError(f"its size or sha256 is not the one in {BUILD}")
+        return known if known["schema"] == SCHEMA else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise TidecError(Diagnostic(
+            "C001", f"{at} of {bundle} is not what was built there", reason=getattr(problem, "strerror", None) or str(problem),
+            help=f"find out who changed it, then remove {LIB}, {LOG}, {BUILD} and {BUILD_SEAL}: they are built again")) from problem
 
 
 def _known(bundle: Path) -> Mapping:
     """build.json, where it is there and every file that it lists is what it says; else nothing."""
     try:
-        text = (bundle / BUILD).read_bytes()
-        if (bundle / BUILD_SEAL).read_text(encoding="ascii") != f"{sha256(text)}  {BUILD}\n":
-            return {}
-        known = json.loads(text)
-        for name, said in known["files"].items():
-            if hashlib.sha256((bundle / name).read_bytes()).hexdigest() != said["sha256"]:
-                return {}
-        return known if known["schema"] == SCHEMA else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _checked(bundle)
+    except TidecError:
         return {}
+
+
+def _read(path: Path) -> bytes:
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError("it is no file")
+    return path.read_bytes()
 
 
 def _log_parts(bundle: Path, keys: Mapping) -> dict[str, str]:
@@ -193,11 +235,3 @@ def _log_parts(bundle: Path, keys: Mapping) -> dict[str, str]:
             if key in keys:
                 parts[key] = text
     return parts
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from tidec.build.library import build_library, kept_library
+from tidec.build.library import build_library, is_unfinished, kept_library
 from tidec.build.rt import NAME, build_rt, rt_file
 from tidec.cache.key import Cache, cache_folder, open_cache
 from tidec.emit.bundle import Bundle, read_bundle
@@ -47,7 +47,8 @@ def open_bundle(path: Path, target: str) -> Opened:
     bundle = read_bundle(path)
     library = kept_library(path, target)
     if library is None:
-        _may_build(f"{path} has no library for target {target}", f"tidec compile -o DIR --target {target} builds it")
+        unfinished = ": a build of it was stopped before it ended" if is_unfinished(path) else ""
+        _may_build(f"{path} has no library for target {target}{unfinished}", f"tidec compile -o DIR --target {target} builds it")
         library = build_library(path, target).path
     return Opened(bundle, target, library, _programs(library, bundle))
 
