@@ -151,9 +151,10 @@ def test_a_tied_name_that_a_block_has_too_is_told_apart():
 def test_a_module_with_two_names_is_named_where_its_group_is():
     model = Model()
     model.emb.first = model.layers[1].lin       # reached before the block is
-    content = capture(sharded(model))
-    lin = content["groups"][2]["params"][0]
-    assert content["groups"][2]["name"] == "layers.1" and (lin["name"], lin["tied_to"]) == ("lin.weight", ["emb.first.weight"])
+    fully_shard(model.layers[1], mesh=init_device_mesh("cpu", (4,)))
+    (group,) = capture(model)["groups"]
+    lin = group["params"][0]
+    assert group["name"] == "layers.1" and (lin["name"], lin["tied_to"]) == ("lin.weight", ["emb.first.weight"])
 
 
 def test_a_tensor_that_two_groups_share_is_refused_by_fsdp2_itself():
