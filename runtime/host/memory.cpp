@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +18,7 @@ namespace tidec::host {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'i', 'd', 'e', 'c', 'h', 'n', '1'};
+constexpr char kName[] = "tidec-node";
 
 uint64_t short_digest(const std::string& digest) {
   uint64_t value = 0;
@@ -52,7 +54,7 @@ Memory Memory::make(int64_t rank, int64_t bytes, const std::string& plan_digest)
   h.rank = rank;
   h.process = getpid();
   if (getrandom(&h.token, sizeof h.token, 0) != sizeof h.token) throw Stopped{failed("no random number for a handle", errno)};
-  memory.file_ = memfd_create("tidec-node", MFD_CLOEXEC);
+  memory.file_ = memfd_create(kName, MFD_CLOEXEC);
   if (memory.file_ < 0) throw Stopped{failed("no shared memory", errno)};
   h.file = memory.file_;
   if (ftruncate(memory.file_, bytes) != 0) throw Stopped{failed("no " + std::to_string(bytes) + " bytes of shared memory", errno)};
@@ -80,20 +82,25 @@ Memory Memory::reach(const Handle& h, int64_t rank, const std::string& name, int
   if (h.program != short_digest(plan_digest) || h.bytes != bytes) throw Stopped{"rank " + name + " has another plan: the handle is not of " + plan_digest.substr(0, 12)};
   const std::string where = "the memory of rank " + name + " (process " + std::to_string(h.process) + ", file " + std::to_string(h.file) + ")";
   const std::string path = "/proc/" + std::to_string(h.process) + "/fd/" + std::to_string(h.file);
+  const std::string other = where + " is not there any more: that file is another one";
   Memory memory;
   memory.handle_ = h;
-  memory.file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  // Files of others are not even opened.
+  char name_of_file[64] = "";
+  const bool is_named = readlink(path.c_str(), name_of_file, sizeof name_of_file - 1) >= 0;
+  if (is_named && std::strncmp(name_of_file, "/memfd:", 7) != 0) throw Stopped{other};
+  memory.file_ = is_named ? open(path.c_str(), O_RDWR | O_CLOEXEC) : -1;
   if (memory.file_ < 0) {
     const int problem = errno;
-    throw Stopped{failed(where + " cannot be reached", problem) + (problem == ENOENT ? "\n  the process has ended, its rank is closed, or it is of another machine or container"
-                                                                                     : "\n  all ranks of a machine have to be one user's")};
+    const char* const why = problem == ENOENT ? "\n  the process has ended, its rank is closed, or it is of another machine or container" : "\n  all ranks of a machine have to be one user's";
+    throw Stopped{failed(where + " cannot be reached", problem) + why};
   }
   struct stat about;
-  if (fstat(memory.file_, &about) != 0 || about.st_size != bytes) throw Stopped{where + " is not there any more: that file is another one"};
+  if (fstat(memory.file_, &about) != 0 || about.st_size != bytes) throw Stopped{other};
   void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, memory.file_, 0);
   if (base == MAP_FAILED) throw Stopped{failed(where + " cannot be mapped", errno)};
   memory.base_ = static_cast<char*>(base);
-  if (reinterpret_cast<Header*>(base)->token != h.token) throw Stopped{where + " is not there any more: that file is another one"};
+  if (reinterpret_cast<Header*>(base)->token != h.token) throw Stopped{other};
   memory.shut();
   return memory;
 }

@@ -105,7 +105,8 @@ class Rank:
         return said
 
     def many_gathers(self, first, count, shard):
-        """Calls one after the other, each begun before the one before is released. Microseconds a call, KiB of the process and its open files."""
+        """Calls one after the other, each begun before the one before is released. Microseconds a call, KiB of the process, and files that it has
+        open since it opened the node."""
         memory, before = _memory(shard), resource.getrusage(resource.RUSAGE_SELF)
         for e in range(first, first + count):
             self.node.gather(e, ctypes.addressof(memory))
@@ -124,7 +125,7 @@ class Rank:
 
     def _cost(self, before, count):
         now = resource.getrusage(resource.RUSAGE_SELF)
-        return [(now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime) / count * 1e6, _kept_kib(), _files()]
+        return [(now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime) / count * 1e6, _kept_kib(), _files() - self.files_before]
 
     def close(self):
         """What is left open of a closed node: files, and mappings of shared memory."""
