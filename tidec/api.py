@@ -14,7 +14,7 @@ from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Mode
 from tidec.inputs.capability import choose_lowering
-from tidec.inputs.document import quoted
+from tidec.inputs.document import given_path, quoted
 from tidec.inputs.knobs import parse_knobs
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
@@ -42,13 +42,13 @@ def compile(
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
     return pipeline.compile(
         topology, signature, knobs=parse_knobs(settings, topology.lanes, nodes=topology.nodes), lowering=choose_lowering(topology, capability),
-        out=Path(out), is_forced=is_forced, is_echoed=is_echoed,
+        out=given_path(os.fspath(out), what="out"), is_forced=is_forced, is_echoed=is_echoed,
     ).bundle
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
     """The bundle at `path`, every digest checked; `load(path).plans[i].steps(rank)` iterates the ops of a rank. Raises C001."""
-    return read_bundle(Path(path))
+    return read_bundle(given_path(os.fspath(path), what="the bundle"))
 
 
 DEADLINE_S = 1800.0

@@ -41,13 +41,15 @@ def read_mode(text: str) -> Mode:
 
 
 def read_budget(text: str) -> int:
-    """Bytes of a budget in GiB, such as 80 or 0.5. Raises P001."""
+    """Bytes of a budget in GiB, such as 80 or 0.5; at least one. Raises P001."""
     try:
         budget = Fraction(text)
     except (ValueError, ZeroDivisionError):
         budget = Fraction(0)
     if not (budget > 0 and len(text) < 20 and "/" not in text):
         raise TidecError(Diagnostic("P001", f"a budget of {quoted(text)} is no number of GiB", help="write for example --budget 80"))
+    if budget * GIB < 1:
+        raise TidecError(Diagnostic("P001", f"a budget of {quoted(text)} GiB is less than a byte", help="write for example --budget 80, or leave it out"))
     return int(budget * GIB)
 
 

@@ -16,6 +16,7 @@ from tidec.cache.store import reading
 from tidec.commands.answer import Answer
 from tidec.commands.tell import bytes_text, count_text, table
 from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.inputs.document import given_path
 from tidec.verify.recheck import recheck
 
 _SHOWN = 12
@@ -73,10 +74,11 @@ def run_verify(cache: Cache, digits: Sequence[str]) -> Answer:
 
 def run_export(cache: Cache, digits: Sequence[str], *, out: str, has_lib: bool, is_forced: bool) -> Answer:
     """Write bundles into one archive; without digits all of the own folder."""
+    file = given_path(out, what="-o")
     paths = chosen(cache, digits, with_layers=False)
     if not paths:
         raise TidecError(Diagnostic("C007", f"{cache.folder} holds no bundle to export", help="tidec compile makes one"))
-    shipped = export(paths, Path(out), has_lib=has_lib, is_forced=is_forced)
+    shipped = export(paths, file, has_lib=has_lib, is_forced=is_forced)
     fields = {"action": "export", "file": str(shipped.file), "bytes": shipped.bytes, "sha256": shipped.sha256, "bundles": list(shipped.digests), "has_libraries": has_lib}
     text = f"{count_text(len(shipped.digests), 'bundle')}, {bytes_text(shipped.bytes)}, sha256 {shipped.sha256}\n{shipped.file}"
     return Answer(Exit.OK, fields, text)
@@ -84,7 +86,7 @@ def run_export(cache: Cache, digits: Sequence[str], *, out: str, has_lib: bool, 
 
 def run_import(cache: Cache, file: str) -> Answer:
     """Take the bundles of an archive in, after all of it was checked."""
-    found = import_archive(cache, Path(file), recheck=recheck)
+    found = import_archive(cache, given_path(file, what="the archive"), recheck=recheck)
     new = [i for i in found if i.is_new]
     rows = [(i.digest[:_SHOWN], bytes_text(i.bytes), "new" if i.is_new else "there already") for i in found]
     text = table(("bundle", "size", "is"), rows, right=(1,)) + f"\n\n{len(new)} of {count_text(len(found), 'bundle')} new\n{cache.folder}"

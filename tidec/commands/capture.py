@@ -13,7 +13,7 @@ from pathlib import Path
 from tidec.commands.answer import Answer
 from tidec.commands.tell import count_text
 from tidec.errors import Diagnostic, Exit, Level, TidecError
-from tidec.inputs.document import quoted
+from tidec.inputs.document import given_path, quoted
 from tidec.inputs.signature import load_groups
 
 _MAX_WORLD = 2**31 - 1
@@ -27,6 +27,7 @@ def run(*, script: str, args: tuple[str, ...], out: str, world: str, deadline: s
     ranks, seconds = _number(world, "--world", _MAX_WORLD), _number(deadline, "--deadline", 10**6)
     if not os.path.isfile(script):
         raise TidecError(Diagnostic("P001", f"there is no script {quoted(script)}", help="give the Python file that trains the model"))
+    given_path(out, what="-o")
     if os.path.lexists(out) and not is_forced:
         raise TidecError(Diagnostic("C002", f"{quoted(out)} exists", help="give -o another file, or --force to replace it"))
     if importlib.util.find_spec("torch") is None:

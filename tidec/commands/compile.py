@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.proofs import ProofStore, open_proofs
@@ -14,6 +13,7 @@ from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Collective
+from tidec.inputs.document import given_path
 from tidec.pipeline import NO_STORE, Compiled, Planned, compile
 
 _DIGEST_SHOWN = 12
@@ -45,13 +45,15 @@ def run(
     has_library = target is not None and check_target(target).has_library
     if cache is None and out is None:
         raise TidecError(Diagnostic("P001", "with --no-cache the bundle has no place", help="say where it goes with -o DIR"))
+    place = None if out is None else given_path(out, what="-o")
+    kept = None if dump is None else given_path(dump, what="--dump")
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     read = read_mode(mode)
     budget_bytes = None if budget is None else read_budget(budget)
     store = NO_STORE if cache is None else open_proofs(cache, prover_identity())
-    clock = _Clock(None if dump is None else Dump(dump))
+    clock = _Clock(None if kept is None else Dump(kept))
     compiled = compile(
-        asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, mode=read, out=None if out is None else Path(out), is_forced=is_forced,
+        asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, mode=read, out=place, is_forced=is_forced,
         cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed,
         target=target if has_library else None, watch=clock)
     seconds = time.perf_counter() - start

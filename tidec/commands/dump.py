@@ -19,9 +19,9 @@ from tidec.verify.certificate import Proved
 class Dump:
     """A `watch` that writes `<number>-<name>.json`, or `.txt` where people read it rather than programs."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: Path):
         """Raises E003 where the folder cannot be made, C002 where it holds something."""
-        self._folder, self._count = Path(folder), 0
+        self._folder, self._count = folder, 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if any(self._folder.iterdir()):

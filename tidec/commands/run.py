@@ -18,7 +18,7 @@ from tidec.emit.bundle import Bundle, read_bundle
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Collective, StockCause
-from tidec.inputs.document import quoted
+from tidec.inputs.document import given_path, quoted
 from tidec.interpret.bits import Outputs, carry_out
 from tidec.pipeline import compile
 from tidec.plan.ir import Plan
@@ -110,7 +110,7 @@ def _bundle(
     if bundle is not None and (topo or group or settings or capability):
         raise TidecError(Diagnostic("P001", "a bundle is given, and inputs to compile too", help="give a bundle, or --topo and --group"))
     if bundle is not None:
-        return read_bundle(Path(bundle))
+        return read_bundle(given_path(bundle, what="the bundle"))
     if topo is None or group is None:
         raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tidec.commands.answer import Answer
 from tidec.commands.tell import count_text, table
 from tidec.errors import Exit, TidecError
+from tidec.inputs.document import given_path
 from tidec.verify.recheck import recheck
 from tidec.verify.recheck_words import Checked, Order, Report, tampered
 
@@ -19,8 +20,9 @@ def run(*, bundle: str, is_proved_again: bool) -> Answer:
 
     is_proved_again: needs the packages of the extra tidec[compile].  Raises TidecError for everything but 0.
     """
-    report = recheck(bundle)
-    proofs = _prove_again(Path(bundle)) if is_proved_again else ()
+    path = given_path(bundle, what="the bundle")
+    report = recheck(path)
+    proofs = _prove_again(path) if is_proved_again else ()
     checked = [*report.checked, *(c for p in report.plans for c in p.checked), *proofs]
     trusted = tuple(c for c in report.trusted if not (is_proved_again and "--prove" in c.what))
     fields = {

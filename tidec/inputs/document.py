@@ -4,11 +4,14 @@ Stricter than `json.loads`: a key stands once, NaN and Infinity are not numbers,
 """
 from __future__ import annotations
 
+import codecs
 import difflib
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Sequence
 
 from tidec.errors import Diagnostic, Spot, TidecError
@@ -128,22 +131,52 @@ class Document:
                           help=f"write {wanted}" + (", or leave the key out" if node.value is None else ""))
 
 
+def given_path(text: str, *, what: str) -> Path:
+    """A path that the user gave; what: how a message names the argument. Raises P001 where it is empty: `Path` would take that for the folder one is in."""
+    if not text or "\0" in text:
+        raise TidecError(Diagnostic("P001", f"{what} is {quoted(text)}, which is no path", help="give a path; . is the folder that you are in"))
+    return Path(text)
+
+
 def read_file(path: str | os.PathLike[str]) -> str:
-    """The text of a UTF-8 file of at most MAX_FILE_BYTES. Raises P001 where it cannot be read, P002 where it is not UTF-8 or too large."""
+    """The text of a UTF-8 file of at most MAX_FILE_BYTES.
+
+    Guaranteed: never waits; a pipe or a device is not opened for long, and nothing is read of it.
+    Raises P001 where it cannot be read or is no file, P002 where it is not UTF-8, begins with a byte order mark, or is too large.
+    """
     file = os.fspath(path)
     try:
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise TidecError(Diagnostic("P002", f"{quoted(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB", (Spot(file, 0),),
-                                        reason="a group file of a thousand groups has about one", help="give a JSON file"))
+        # NOTE: without O_NONBLOCK the opening of a pipe waits for somebody who writes.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise _not_read(file, f"it is {_kind_of_file(mode)}, not a file")
+            with open(descriptor, "rb", closefd=False) as stream:
+                data = stream.read(MAX_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise _not_read(file, getattr(error, "strerror", None) or str(error)) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise TidecError(Diagnostic("P002", f"{quoted(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB", (Spot(file, 0),),
+                                    reason="a group file of a thousand groups has about one", help="give a JSON file"))
+    if data.startswith(codecs.BOM_UTF8):
+        raise TidecError(Diagnostic("P002", f"{quoted(file)} begins with a byte order mark", (Spot(file, 0),), reason="JSON is UTF-8 text without one",
+                                    help="save it as UTF-8 without a byte order mark"))
+    try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TidecError(Diagnostic("P002", f"{quoted(file)} is not UTF-8 text", (Spot(file, 0),), reason=f"byte {error.start} is no part of a character",
                                     help="give a JSON file")) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TidecError(Diagnostic("P001", f"{quoted(file)} cannot be read", reason=reason, help="give the path of a JSON file")) from error
+
+
+def _not_read(file: str, reason: str) -> TidecError:
+    return TidecError(Diagnostic("P001", f"{quoted(file)} cannot be read", reason=reason, help="give the path of a JSON file"))
+
+
+def _kind_of_file(mode: int) -> str:
+    return "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "a socket"
 
 
 def parse(text: str, *, file: str) -> Document:
