@@ -156,6 +156,26 @@ TIDEC_VECTOR int64_t land_vector(float* dst, const char* const* sources, int64_t
   return i;
 }
 
+// fp32 to bf16, sixteen values at once. Returns how many values were done.
+TIDEC_VECTOR int64_t narrow_vector(char* dst, const char* src, int64_t elems) {
+  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7fff), quiet = _mm256_set1_epi32(0x7fc0);
+  int64_t i = 0;
+  for (; i + 16 <= elems; i += 16) {
+    __m256i halves[2];
+    for (int k = 0; k < 2; ++k) {
+      const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(src + 4 * (i + 8 * k)));
+      const __m256i bits = _mm256_castps_si256(value);
+      const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+      const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, half), odd), 16);
+      halves[k] = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q)));
+    }
+    // Packed by 128-bit halves: put them back in order.
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves[0], halves[1]), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), packed);
+  }
+  return i;
+}
+
 #endif
 
 }  // namespace
@@ -191,12 +211,18 @@ void land_rows(float* dst, const char* const* sources, int64_t num_sources, int6
   land_scalar(dst, sources, num_sources, done, elems, adds, how);
 }
 
-void cast_row(char* dst, Dtype to, const char* src, Dtype from, int64_t elems) {
+void cast_row(char* dst, Dtype to, const char* src, Dtype from, int64_t elems, bool scalar) {
   if (to == from) {
     std::memcpy(dst, src, static_cast<size_t>(elems * item_bytes(to)));
     return;
   }
-  for (int64_t i = 0; i < elems; ++i) {
+  int64_t done = 0;
+#if defined(__x86_64__)
+  if (!scalar && has_vectors() && from == Dtype::kFp32 && to == Dtype::kBf16) done = narrow_vector(dst, src, elems);
+#else
+  static_cast<void>(scalar);
+#endif
+  for (int64_t i = done; i < elems; ++i) {
     if (to == Dtype::kFp64) {
       const double value = static_cast<double>(value_of(src, from, i));
       store(dst + 8 * i, std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);

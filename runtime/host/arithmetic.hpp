@@ -18,6 +18,6 @@ void sum_rows(float* dst, const char* const* sources, int64_t num_sources, Dtype
 void land_rows(float* dst, const char* const* sources, int64_t num_sources, int64_t elems, bool adds, Reduction how, bool scalar);
 
 // Each value rounded to nearest even, through fp32 where it becomes bf16 or fp16; every NaN becomes the quiet one of the type it becomes.
-void cast_row(char* dst, Dtype to, const char* src, Dtype from, int64_t elems);
+void cast_row(char* dst, Dtype to, const char* src, Dtype from, int64_t elems, bool scalar);
 
 }  // namespace tidec::host

@@ -129,7 +129,7 @@ void Rank::run(const Task& task, Worker&) {
     case Kind::kZero: std::memset(task.dst, 0, static_cast<size_t>(task.bytes)); break;
     case Kind::kCast:
       for (int64_t r = 0; r < task.rows; ++r) {
-        cast_row(task.dst + r * task.dst_pitch, task.to, task.src + r * task.src_pitch, task.from, task.width / item_bytes(task.from));
+        cast_row(task.dst + r * task.dst_pitch, task.to, task.src + r * task.src_pitch, task.from, task.width / item_bytes(task.from), job_.told->scalar != 0);
       }
       break;
     case Kind::kSum:
