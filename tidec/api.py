@@ -20,9 +20,7 @@ from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from tidec.run.fsdp import Installed
+    from tidec.run.fsdp import Installed, Module
     from tidec.run.report import Report
 
 
@@ -55,7 +53,7 @@ DEADLINE_S = 1800.0
 
 
 def install(
-    model: nn.Module, plans: str | os.PathLike[str] | None = None, *, mode: str = "in_place", target: str = "auto", require: bool = False,
+    model: Module, plans: str | os.PathLike[str] | None = None, *, mode: str = "in_place", target: str = "auto", require: bool = False,
     deadline_s: float = DEADLINE_S, poison: bool = False,
 ) -> Installed:
     """Have the collectives of a model under `fully_shard` run by plans; what has none keeps FSDP2's own.
@@ -91,14 +89,14 @@ def install(
     return made
 
 
-def uninstall(model: nn.Module) -> None:
+def uninstall(model: Module) -> None:
     """Give a model back to FSDP2. Every rank calls it at the same point. Raises F013, F015."""
     from tidec.run.fsdp import uninstall as uninstall_model
 
     uninstall_model(model)
 
 
-def report(model: nn.Module) -> Report:
+def report(model: Module) -> Report:
     """What the collectives of an installed model were run by so far: calls and bytes by plan, and stock ones with their reasons. Raises F015."""
     from tidec.run.fsdp import report as report_of
 

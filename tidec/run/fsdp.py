@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -32,6 +33,7 @@ from tidec.run.report import GroupReport, Report, group_report
 
 # What rank 0 makes where no plans are given: the groups, the topology as one writes it, the target; gives the bundle's folder.
 Provide = Callable[[Signature, str, str], Path]
+Module = nn.Module
 # Where tidec_rt is kept.
 RtFolder = Callable[[], Path]
 
@@ -110,16 +112,14 @@ def install(
         Peers(process_group).check_same("whether tidec runs", str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}")
     stays = {live.name: (whole,) if whole is not None else why_stock(live, target=target) for live in lives}
     teams: list[Team] = []
-    try:
+    with ExitStack() as undo:
         for process_group, members in _by_process_group(lives, stays):
             teams.append(Team(Peers(process_group)))
+            undo.callback(teams[-1].close)
             _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
         if is_required:
             require(stays)
-    except BaseException:
-        for team in teams:
-            team.close()
-        raise
+        undo.pop_all()
     if any(team.held for team in teams):
         HOOKS.take()
     for team in teams:
@@ -152,7 +152,8 @@ def _digests(held: Held | None) -> dict[Collective, str]:
 def tell(made: Installed) -> None:
     """Print the line of every group, on one rank of the job."""
     if dist.get_rank() == 0:
-        for text in made.lines:
+        warning = HOOKS.fit().warning
+        for text in (*(() if warning is None else (warning,)), *made.lines):
             print(text, file=sys.stderr, flush=True)
 
 
