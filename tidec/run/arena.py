@@ -30,7 +30,9 @@ def tensor_at(address: int, num_elems: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Shard:
-    """Where this rank's shards of a group are packed for its all-gather: S bytes, in the types they are stored in."""
+    """Where this rank's shards of a group are packed for its all-gather, in the types that the plan takes them in: those they are gathered in, but for
+    a plan that casts.
+    """
 
     def __init__(self, plan: Plan):
         starts = stored_starts(plan.layout, plan.stored)
@@ -44,7 +46,7 @@ class Shard:
         return self._memory.data_ptr()
 
     def pack(self, shards: list[torch.Tensor]) -> None:
-        """Copy the padded shards of all parameters, 1-D, in the group's order."""
+        """Copy the padded shards of all parameters, 1-D, in the group's order; each is cast where the plan takes another type, as FSDP2 casts."""
         torch._foreach_copy_(self._parts, shards)
 
 

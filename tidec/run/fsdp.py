@@ -211,7 +211,7 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     NOTE: every step that may fail on one rank is followed by an exchange, so that all ranks go on or none does.
     """
     peers = team.peers
-    groups = [read_group(live) for live in members]
+    groups = [_as_packed(read_group(live)) for live in members]
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
     peers.check_same("how to install", asking.text())
     trouble: Reason | None = None
@@ -297,11 +297,16 @@ def _hold(
     return None
 
 
+def _as_packed(group: Group) -> Group:
+    """The group as its shards come: packed in the type that they are gathered in, so that plans need no cast."""
+    return replace(group, params=tuple(replace(p, dtype=group.gathered_as(p)) for p in group.params))
+
+
 def _plan_of(plans: Sequence[Plan], group: Group, collective: Collective) -> Plan | None:
-    """The plan that moves just these parameters; names do not matter."""
-    want = [(p.rows, p.row_elems, p.dtype, group.gathered_as(p), p.requires_grad) for p in group.params]
+    """The plan that moves just these parameters; names do not matter, and neither does whether the plan casts."""
+    want = [(p.rows, p.row_elems, group.gathered_as(p), p.requires_grad) for p in group.params]
     for plan in plans:
-        has = [(r.rows, r.row_elems, stored, gathered, r.is_trainable) for r, stored, gathered in zip(plan.layout.params, plan.stored, plan.gathered)]
+        has = [(r.rows, r.row_elems, gathered, r.is_trainable) for r, gathered in zip(plan.layout.params, plan.gathered)]
         if plan.collective is collective and has == want:
             return plan
     return None

@@ -151,12 +151,12 @@ class Held:
         if group is not self.group._all_gather_process_group or group.size() != self.ring.plan.ranks:
             return because("F206")
         plan = self.ring.plan
-        for p, rows, stored, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.stored, plan.gathered, strict=True):
-            shard, want = p._sharded_param_data, TORCH_DTYPES[gathered]
-            if shard.numel() != rows.shard_elems or shard.dtype != TORCH_DTYPES[stored]:
-                return because("F204", parameter=quoted(rows.name), what=f"its shard has {shard.numel()} values of {shard.dtype}, not {rows.shard_elems} of {TORCH_DTYPES[stored]}")
-            if (p.param_dtype or p.orig_dtype) != want:
-                return because("F204", parameter=quoted(rows.name), what=f"it is gathered in {p.param_dtype or p.orig_dtype}, not {want}")
+        for p, rows, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.gathered, strict=True):
+            num_elems, found, want = p._sharded_param_data.numel(), p.param_dtype or p.orig_dtype, TORCH_DTYPES[gathered]
+            if num_elems != rows.shard_elems:
+                return because("F204", parameter=quoted(rows.name), what=f"its shard has {num_elems} values, not {rows.shard_elems}")
+            if found != want:
+                return because("F204", parameter=quoted(rows.name), what=f"it is gathered in {found}, not {want}")
         if self.call is not None or self.ring.is_full:
             names = [h.name for h in self.sharing if h.call is not None]
             return because("F201", held=f"{', '.join(map(quoted, names))} {'holds' if len(names) == 1 else 'hold'} them")
