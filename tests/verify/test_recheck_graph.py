@@ -66,6 +66,7 @@ HAND = {
     "a source is freed while it is sent": ("tide_ag", 3, 2, {}, "for h in s.doubling(\"h\", M): s.wait(sent[h])", "pass", "V205"),
     "a promise is never kept": ("tide_ag", 3, 2, {}, "s.signal(released)", "pass", "V203"),
     "ranks wait before they signal": ("tide_rs", 3, 2, dict(W=2, k=1), "for i in s.others(\"i\"): s.signal(freed[U].at(n, i))", "pass", "V203"),
+    "a put names a context that there is not": ("tide_rs", 3, 2, dict(W=1, k=1, chunks=2, stripes=2), "context=context, contributor=c", "context=context + 1, contributor=c", "V102"),
     "a wave lands before it is whole": ("tide_rs", 3, 2, dict(W=1, k=1), "s.wait(arrived[c, *x, p].by(back(n - c, M), j))", "pass", "V201"),
 }
 

@@ -64,12 +64,12 @@ def check_plan(wanted: Wanted, plan: bytes, certificate: bytes, theorems: Theore
 def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theorems: Theorems, shown: set[str]) -> PlanReport:
     if sha256(data) != wanted.digest:
         raise tampered(file, "its sha256 is not the digest that the manifest gives the plan")
-    plan = loaded(file, data)
-    if sorted(plan) != _PLAN_KEYS or plan["schema"] != _PLAN_SCHEMA:
+    plan, rest = _split(file, data)
+    if sorted(plan) != _PLAN_KEYS[:-1] or plan["schema"] != _PLAN_SCHEMA:
         raise tampered(file, f"its schema is {str(plan.get('schema')):.40}, and this version reads {_PLAN_SCHEMA}")
     facts = _facts(file, plan)
     layout = layout_of(plan, facts)
-    text, digest = _program_text(file, data.decode("ascii"), plan, layout, facts, theorems)
+    text, digest, waits = _program_text(file, data.decode("ascii"), plan, rest, layout, facts, theorems)
     if sha256(text.encode()) != wanted.program_digest:
         raise tampered(file, "its program's sha256 is not the one that the manifest gives it")
     check_wanted(wanted, plan, facts)
@@ -80,14 +80,20 @@ def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theo
         _check_table(facts, ((facts.nodes - 1, facts.lanes - 1, 1),), is_sample=facts.nodes * facts.parts * facts.chunks * facts.lanes > _MANY_POINTS)
     else:
         order, nodes = Order.GRAPH, graph_nodes(facts)
-        check_program(facts, plan["waits"])
+        check_program(facts, waits)
         _check_table(facts, tuple((n, j, e) for n in _some(facts.nodes) for j in range(facts.lanes) for e in (4, 5)), is_sample=False)
         # What the graph shows depends on the program with its knobs and on the node counts alone, so groups share it.
         key = f"{wanted.program_digest} {nodes}"
         for count in nodes if key not in shown else ():
-            check_graph(facts, plan["waits"], count)
+            check_graph(facts, waits, count)
         shown.add(key)
     return PlanReport(wanted.stem, order, nodes, _plan_checked(wanted.stem, facts, order, nodes))
+
+
+def _split(file: str, data: bytes) -> tuple[dict, bytes]:
+    """The plan without its wait edges, the last of its keys, and the text of these. Raises C001."""
+    place = data.rfind(b',"waits":[')
+    return (loaded(file, data[:place] + b"}"), b"{" + data[place + 1 :]) if place > 0 else (loaded(file, data), b"{}")
 
 
 def _facts(file: str, plan: dict) -> Facts:
@@ -108,10 +114,11 @@ def _some(nodes: int) -> range | tuple[int, ...]:
     return range(nodes) if nodes <= 64 else (0, 1, nodes // 2, nodes - 1)
 
 
-def _program_text(file: str, raw: str, plan: dict, layout: dict, facts: Facts, theorems: Theorems) -> tuple[str, str]:
-    """The program's canonical text and its theorem's digest.
+def _program_text(file: str, raw: str, plan: dict, rest: bytes, layout: dict, facts: Facts, theorems: Theorems) -> tuple[str, str, list]:
+    """The program's canonical text, its theorem's digest, and the wait edges where it is no theorem.
 
-    layout: what should stand around the program.  Where the program is a theorem its bytes are known, so that only the rest is spelt to compare.
+    layout: what should stand around the program.  Where the program is a theorem its bytes are known, and those of its wait edges, so that only what is
+    around them is spelt to compare.
     Raises V402 where the plan says another layout; C001 where it is not spelt canonically.
     """
     content = {**plan, **layout}
@@ -126,12 +133,13 @@ def _program_text(file: str, raw: str, plan: dict, layout: dict, facts: Facts, t
     name = '"is":"program",'
     own = f'{name}"knobs":{canonical(plan["program"]["knobs"])},'
     digest = theorem_digest(program.replace(own, name, 1), waits, single_node=facts.nodes == 1) if own in program else ""
-    if digest not in theorems.classes:
-        if canonical(plan) != raw:
-            raise tampered(file, "it is not spelt canonically")
-        program = canonical(plan["program"])
-        digest = theorem_digest(canonical(without_knobs(plan["program"])), canonical(plan["waits"]), single_node=facts.nodes == 1)
-    return program, digest
+    if digest in theorems.classes:
+        return program, digest, []
+    edges = loaded(file, rest)["waits"]
+    if canonical({**plan, "waits": edges}) != raw:
+        raise tampered(file, "it is not spelt canonically")
+    digest = theorem_digest(canonical(without_knobs(plan["program"])), canonical(edges), single_node=facts.nodes == 1)
+    return canonical(plan["program"]), digest, edges
 
 
 def _check_premises(facts: Facts) -> None:

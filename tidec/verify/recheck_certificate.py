@@ -34,7 +34,7 @@ def check_certificate(file: str, data: bytes, wanted: Wanted, facts: Facts, theo
 def _proved(data: bytes, wanted: Wanted, facts: Facts, theorems: Theorems) -> set[tuple[str, str]]:
     """(code, scope) of all claims, if all are proved and the text is what a certificate of this plan is spelt like; else nothing."""
     text = data.decode("ascii", "replace")
-    head = f'{{"assumes":{canonical(theorems.assumes)},"claims":['
+    head = f'{{"assumes":{theorems.assumes_text},"claims":['
     tail = f'],"nodes":{facts.nodes},"plan":"{wanted.digest}","program":"{wanted.program_digest}","prover":{{"z3":"'
     split = text.rfind(tail)
     end = split + len(tail)

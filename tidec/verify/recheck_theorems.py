@@ -1,8 +1,9 @@
 """Which classes of programs are theorems: digests of families with their wait edges, all of whose claims z3 proved for every node count.
 
 `theorems.json` is made by `theorems.py` and held against the prover in the tests. A digest covers everything that the prover reads of a branch of
-a program: lanes, buffers, flags, streams, ops, covers, premises and the wait edges. It does not cover lines of the schedule's text, nor the knobs'
-names, which no proof reads; so neither a comment nor an unused knob makes a theorem void.
+a program: lanes, buffers, flags, streams, ops, covers, premises and the wait edges. It does not cover lines of the schedule's text, nor the
+knobs; so neither a comment nor an unused knob makes a theorem void. Of the knobs proofs read the stripes alone, which bound the RMA contexts of puts, and
+the op table is held against those.
 """
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ class Theorems:
     """What is proved.
 
     classes: of every digest, which class and branch it is.  codes: of "<collective> M = 1" and "<collective> M >= 2", the codes of claims that every proof
-    of it has.  assumes: the axioms, as certificates list them.
+    of it has.  assumes: the axioms, as certificates list them.  assumes_text: their canonical JSON.
     """
 
     classes: dict[str, str]
     codes: dict[str, list[str]]
     assumes: list
+    assumes_text: str
 
 
 def theorem_digest(program: str, waits: str, *, single_node: bool) -> str:
@@ -57,4 +59,4 @@ def load() -> Theorems:
     """The theorems that this version ships."""
     content = json.loads((Path(__file__).parent / FILE).read_bytes())
     assert content["schema"] == SCHEMA
-    return Theorems(content["theorems"], content["codes"], content["assumes"])
+    return Theorems(content["theorems"], content["codes"], content["assumes"], canonical(content["assumes"]))
