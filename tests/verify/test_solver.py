@@ -1,7 +1,9 @@
 """Proved, refuted, unknown and vacuous are told apart, and examples are small."""
+import z3
+
 from tidec.verify.judge import Judge
 from tidec.verify.obligation import Instance, Obligation, Verdict
-from tidec.verify.solver import decide, satisfiable
+from tidec.verify.solver import Answers, decide, satisfiable
 from tidec.verify.terms import Terms, Values
 
 
@@ -79,3 +81,25 @@ def test_a_claim_that_is_too_hard_is_decided_residue_by_residue(monkeypatch):
         assert judge.findings[-1].outcome.verdict is verdict
     indices = judge.findings[-1].outcome.example.instances[0][2]
     assert (3 * (5 * indices["w"] + 1) + indices["c"]) % 8 == 7 and indices["c"] == 2 * indices["w"] % 8
+
+
+def test_a_claim_in_other_names_is_asked_once_and_one_in_other_numbers_again(monkeypatch):
+    answers, asked = Answers(), []
+    check = z3.Solver.check
+    monkeypatch.setattr(z3.Solver, "check", lambda self: asked.append(1) or check(self))
+
+    def found(name: str, least: int) -> Verdict:
+        t = Terms()
+        c, d = t.var(name), t.var(f"{name}.d")
+        assume = (t.le(least, c), t.le(c, 2), t.le(3, d), t.le(d, 8), t.eq(t.mod(c, 8), t.mod(t.scale(d, 3), 8)))
+        return decide(t, Obligation("V104", "", assume, t.lt(0, c)), 4, answers=answers).verdict
+
+    assert found("a", 1) is found("b", 1) is Verdict.PROVED and len(asked) == 1
+    assert found("b", 0) is Verdict.REFUTED and len(asked) > 1
+
+
+def test_an_answer_within_one_budget_is_none_within_another():
+    answers = Answers()
+    text = "(declare-const x Int) (declare-const y Int) (assert (= (+ (mod (+ x y) 7) (mod (* 3 y) 11)) 5)) (assert (< 3 (mod x 5)))"
+    assert answers.of(text, 1)[0] is Verdict.UNKNOWN
+    assert answers.of(text, 1_000_000)[0] is Verdict.PROVED

@@ -7,7 +7,7 @@ import z3
 from tidec.index import Node, back, every, evaluate, least, most, no, some, symbol, top2, where, wrap
 from tidec.verify.solver import evaluate_term
 from tidec.verify.smtlib import smt2, with_powers
-from tidec.verify.terms import Terms, Values
+from tidec.verify.terms import Term, Terms, Values
 
 NAMES = ("M", "n", "c")
 
@@ -68,6 +68,16 @@ def test_equal_sums_are_one_object():
     x, y = t.var("x"), t.var("y")
     assert t.sub(t.add(x, y), y) is x
     assert t.eq(t.add(x, 1), t.add(y, 1)) is t.eq(x, y)
+
+
+def test_comparisons_of_residues_fold_where_their_range_or_divisors_decide_them():
+    t = Terms()
+    x, y = t.var("x"), t.var("y")
+    assert t.le(t.mod(x, 8), 7) is True and t.lt(t.mod(x, 8), 0) is False
+    assert t.eq(t.mod(x, 8), 8) is False and isinstance(t.eq(t.mod(x, 8), 7), Term)
+    assert t.eq(t.add(t.scale(x, 3), t.scale(y, 3), -1), 1) is False
+    assert t.le(t.add(t.scale(x, 2), t.scale(y, 2), -1), 3) is t.le(t.sub(x, y), 1)
+    assert t.eq(t.mod(t.add(x, y), 8), t.mod(x, 8)) is t.eq(t.mod(t.scale(y, -1), 8), 0)
 
 
 @pytest.mark.parametrize("seed", range(60))

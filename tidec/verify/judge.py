@@ -11,7 +11,7 @@ from tidec.verify.obligation import Obligation, Outcome, Verdict
 from tidec.verify.terms import Bool, Int, Terms, Values
 
 
-FIRST_TRY = 1_500_000        # solver steps before an obligation with residues is taken apart
+FIRST_TRY = 300_000        # solver steps before an obligation with residues is taken apart
 
 
 class Stop(Exception):
@@ -38,11 +38,13 @@ class Judge:
     """Decides obligations of one branch and collects the findings. first_only: stop at the first one that is not proved.
 
     may_idle: at one node count an op that never runs is no mistake, so nothing is asked of assumptions.
+    answers: what the solver has said before, of this branch or of others.
     """
 
     def __init__(self, terms: Terms, nodes: Int, base: tuple[Bool, ...], first_only: bool = False, rlimit: int = solver.RLIMIT, listener: Listener = nobody,
-                 may_idle: bool = False):
+                 may_idle: bool = False, answers: solver.Answers | None = None):
         self.listener = listener
+        self.answers = answers or solver.Answers()
         self.may_idle = may_idle
         self.terms, self.nodes, self.base, self.rlimit = terms, nodes, base, rlimit
         self.first_only = first_only
@@ -61,8 +63,8 @@ class Judge:
     def _decide(self, o: Obligation) -> Outcome:
         full = self._full(o)
         if not o.residues:
-            return solver.decide(self.terms, full, self.nodes, self.rlimit)
-        whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, FIRST_TRY))
+            return solver.decide(self.terms, full, self.nodes, self.rlimit, self.answers)
+        whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, FIRST_TRY), self.answers)
         return whole if whole.verdict is not Verdict.UNKNOWN else self._by_residues(full, whole)
 
     def _by_residues(self, o: Obligation, spent: Outcome) -> Outcome:
@@ -73,7 +75,7 @@ class Judge:
             case = replace(
                 o, assume=tuple(self.terms.replace(a, known) for a in o.assume), goal=self.terms.replace(o.goal, known),
                 instances=tuple(replace(i, values=Values({k: self.terms.replace(x, known) for k, x in i.values.at.items()})) for i in o.instances))
-            found = solver.decide(self.terms, case, self.nodes, self.rlimit)
+            found = solver.decide(self.terms, case, self.nodes, self.rlimit, self.answers)
             steps, seconds = steps + found.steps, seconds + found.seconds
             if found.verdict is not Verdict.PROVED:
                 return replace(found, steps=steps, seconds=seconds)
@@ -84,7 +86,7 @@ class Judge:
         every = self.terms.every(assume)
         key = frozenset({every})
         if key not in self._possible:
-            self._possible[key] = solver.satisfiable(self.terms, (*self.base, every), self.rlimit)
+            self._possible[key] = solver.satisfiable(self.terms, (*self.base, every), self.rlimit, self.answers)
         return self._possible[key]
 
     def never(self, assume: Iterable[Bool]) -> bool:
@@ -110,7 +112,7 @@ class Judge:
         if o.goal is False and self.possible(o.assume) is Verdict.PROVED:
             return Verdict.REFUTED
         opposite = (*self.base, *o.assume, self.terms.no(o.goal))
-        found = solver.satisfiable(self.terms, opposite, self.rlimit)
+        found = solver.satisfiable(self.terms, opposite, self.rlimit, self.answers)
         return Verdict.PROVED if found is Verdict.VACUOUS else Verdict.REFUTED if found is Verdict.PROVED else Verdict.UNKNOWN
 
     def accept(self, obligation: Obligation) -> None:

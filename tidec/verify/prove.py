@@ -21,7 +21,7 @@ from tidec.verify.order import check_flags, check_races
 from tidec.verify.outputs import check_outputs
 from tidec.verify.placement import check_contents, check_exclusive, check_ranges, check_written
 from tidec.verify.seeds import check_seeds
-from tidec.verify.solver import RLIMIT
+from tidec.verify.solver import RLIMIT, Answers
 from tidec.verify.terms import Terms, Values
 
 CHECKS = (
@@ -78,7 +78,7 @@ class Report:
 
 def prove(
     program: Program, *, with_premises: bool = False, nodes: int | AnyNodes = ANY, store: Store = NoStore(), first_only: bool = False, rlimit: int = RLIMIT,
-    listener: Listener = nobody,
+    listener: Listener = nobody, answers: Answers | None = None,
 ) -> Report:
     """Decides every claim of placement and order of a program.
 
@@ -86,6 +86,7 @@ def prove(
     nodes: that node count alone, which is how a premise that fails is shown; default every M.
     first_only: stop at the first claim that is not proved. rlimit: solver steps a claim; a claim that needs more is unknown.
     listener: is told of every finding that is decided here, and can have it as SMT-LIB 2 for another solver.
+    answers: what the solver has said before, of other programs too; it is used and added to. A claim that another program has word for word is not asked again.
     """
     pinned = isinstance(nodes, int)
     claims: list[Claim] = []
@@ -101,7 +102,7 @@ def prove(
         found = _from_store(store.get(key), scope)
         if not found:
             known = False
-            found, spent = _decide(branch, nodes if pinned else 1 if single_node else 0, premises, scope, first_only, rlimit, listener)
+            found, spent = _decide(branch, nodes if pinned else 1 if single_node else 0, premises, scope, first_only, rlimit, listener, answers)
             seconds += spent
             if all(c.verdict is Verdict.PROVED for c in found):
                 store.put(key, json.dumps([[c.code, c.what] for c in found], separators=(",", ":")))
@@ -113,7 +114,7 @@ def prove(
 
 def prove_branch(branch: Program, *, single_node: bool) -> Report:
     """Decides every claim of one branch of a program, as a stored plan has it, under its premises on M; nothing is kept."""
-    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody)
+    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody, None)
     return Report(tuple(claims), seconds, False)
 
 
@@ -130,12 +131,14 @@ def _from_store(kept: str, scope: str) -> list[Claim]:
     return [Claim(code, what, scope, Verdict.PROVED, 0.0) for code, what in json.loads(kept)] if kept else []
 
 
-def _decide(branch: Program, nodes: int, premises: tuple, scope: str, first_only: bool, rlimit: int, listener: Listener) -> tuple[list[Claim], float]:
+def _decide(
+    branch: Program, nodes: int, premises: tuple, scope: str, first_only: bool, rlimit: int, listener: Listener, answers: Answers | None,
+) -> tuple[list[Claim], float]:
     terms = Terms()
     m = nodes or terms.var("M")
     world = World(branch, terms, m)
     base = (terms.le(2, m), *(terms.read(p, Values({"M": m})) for p in premises))
-    judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener, may_idle=nodes > 1)
+    judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener, may_idle=nodes > 1, answers=answers)
     try:
         for check in CHECKS:
             check(world, judge)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidec.verify.terms import Bool, Form, Term, Terms, children, closure
+from tidec.verify.terms import Bool, Form, Term, Terms, closure
 
 
 def with_powers(terms: Terms, asserted: list[Bool]) -> list[Bool]:
@@ -25,31 +25,29 @@ def with_powers(terms: Terms, asserted: list[Bool]) -> list[Bool]:
     return axioms
 
 
-def smt2(asserted: Iterable[Bool]) -> str:
-    """The declarations and assertions of these terms as SMT-LIB 2 text, every shared term spelt once."""
+def smt2(asserted: Iterable[Bool], *, is_anonymous: bool = False) -> str:
+    """The declarations and assertions of these terms as SMT-LIB 2 text, every shared term spelt once.
+
+    is_anonymous: unknowns are numbered as they come, so that claims which differ in names only are one text.
+    """
     asserted = list(asserted)
     order = closure(asserted)
     uses: dict[Term, int] = {}
     for t in order:
-        for c in children(t):
-            if isinstance(c, Term):
-                uses[c] = uses.get(c, 0) + 1
+        for c in t.under:
+            uses[c] = uses.get(c, 0) + 1
     lines: list[str] = []
     name: dict[Term, str] = {}
     if any(t.form is Form.POW2 for t in order):
         lines.append("(declare-fun pow2 (Int) Bool)")
-    for t in order:
-        if t.form is Form.VAR:
-            name[t] = f"|{t.args[0]}|"
-            lines.append(f"(declare-const {name[t]} Int)")
-            continue
-        if t.form is Form.TOP2:
-            name[t] = f"|top2.{t.uid}|"
+    for i, t in enumerate(order):
+        if t.form is Form.VAR or t.form is Form.TOP2:
+            name[t] = f"x{i}" if is_anonymous else f"|{t.args[0]}|" if t.form is Form.VAR else f"|top2.{t.uid}|"
             lines.append(f"(declare-const {name[t]} Int)")
             continue
         spelt = _spell(t, name)
         if uses.get(t, 0) > 1 and len(spelt) > 12:
-            name[t] = f"t{t.uid}"
+            name[t] = f"t{i if is_anonymous else t.uid}"
             lines.append(f"(define-fun {name[t]} () {'Int' if t.form in _INTS else 'Bool'} {spelt})")
         else:
             name[t] = spelt

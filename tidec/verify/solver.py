@@ -1,10 +1,13 @@
 """The only door to z3: is `assume implies goal` true for all integers?
 
-Every obligation gets a context of its own and a budget in solver steps, so that verdicts do not depend on the machine or on what was asked before.
+Every text gets a context of its own and a budget in solver steps, so that verdicts do not depend on the machine or on what was asked before; so a text
+that was answered within a budget need not be asked again. z3 is asked without names; `script` gives the claim with them.
 """
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Iterable
 
 import z3
 
@@ -36,36 +39,52 @@ def script(terms: Terms, obligation: Obligation, extra: tuple[Bool, ...] = ()) -
     return smt2([*asserted, *with_powers(terms, asserted)])
 
 
-def satisfiable(terms: Terms, asserted: tuple[Bool, ...], rlimit: int = RLIMIT) -> Verdict:
-    """PROVED if the terms have a model, VACUOUS if they have none, else UNKNOWN."""
-    if any(a is False for a in asserted):
-        return Verdict.VACUOUS
-    if all(a is True for a in asserted):
-        return Verdict.PROVED
-    solver = _solver(z3.Context(), rlimit)
-    solver.from_string(smt2([*asserted, *with_powers(terms, list(asserted))]))
-    answer = solver.check()
-    return Verdict.PROVED if answer == z3.sat else Verdict.VACUOUS if answer == z3.unsat else Verdict.UNKNOWN
+class Answers:
+    """What the solver said of a text within a budget: the same text is not asked twice, whatever claim it comes from."""
+
+    def __init__(self) -> None:
+        self._said: dict[bytes, tuple[Verdict, int]] = {}
+
+    def of(self, text: str, rlimit: int) -> tuple[Verdict, int]:
+        """PROVED if the text has a model, VACUOUS if it has none, else UNKNOWN; and the steps that it took."""
+        key = hashlib.sha256(f"{rlimit} {text}".encode()).digest()
+        if key not in self._said:
+            solver = _solver(z3.Context(), rlimit)
+            solver.from_string(text)
+            answer = solver.check()
+            verdict = Verdict.PROVED if answer == z3.sat else Verdict.VACUOUS if answer == z3.unsat else Verdict.UNKNOWN
+            statistics = solver.statistics()
+            self._said[key] = verdict, int(statistics.get_key_value("rlimit count")) if "rlimit count" in statistics.keys() else 0
+        return self._said[key]
 
 
-def decide(terms: Terms, obligation: Obligation, nodes: Term | int, rlimit: int = RLIMIT) -> Outcome:
-    """Decides one obligation; refuted ones come with the example of the smallest M, its indices as small as they go."""
+def model_of(terms: Terms, asserted: Iterable[Bool], rlimit: int, answers: Answers) -> tuple[Verdict, int]:
+    """PROVED if the conditions have a model, VACUOUS if they have none, else UNKNOWN; and the steps that it took."""
+    facts = list(dict.fromkeys(a for a in asserted if a is not True))
+    if any(a is False for a in facts):
+        return Verdict.VACUOUS, 0
+    if not facts:
+        return Verdict.PROVED, 0
+    return answers.of(smt2([*facts, *with_powers(terms, facts)], is_anonymous=True), rlimit)
+
+
+def satisfiable(terms: Terms, asserted: Iterable[Bool], rlimit: int = RLIMIT, answers: Answers | None = None) -> Verdict:
+    """PROVED if the conditions have a model, VACUOUS if they have none, else UNKNOWN. answers: what was asked before, kept and used."""
+    return model_of(terms, asserted, rlimit, answers or Answers())[0]
+
+
+def decide(terms: Terms, obligation: Obligation, nodes: Term | int, rlimit: int = RLIMIT, answers: Answers | None = None) -> Outcome:
+    """Decides one obligation; refuted ones come with the example of the smallest M, its indices as small as they go. answers: as in `satisfiable`."""
     start = time.perf_counter()
-    if obligation.goal is True or any(a is False for a in obligation.assume):
-        return Outcome(Verdict.PROVED, None, 0, 0.0)
-    solver = _solver(z3.Context(), rlimit)
-    solver.from_string(script(terms, obligation))
-    answer = solver.check()
-    steps = int(solver.statistics().get_key_value("rlimit count")) if "rlimit count" in solver.statistics().keys() else 0
-    if answer == z3.unsat:
+    found, steps = model_of(terms, (*obligation.assume, terms.no(obligation.goal)), rlimit, answers or Answers())
+    if found is Verdict.VACUOUS:
         return Outcome(Verdict.PROVED, None, steps, time.perf_counter() - start)
-    if answer == z3.unknown:
-        return Outcome(Verdict.UNKNOWN, None, steps, time.perf_counter() - start)
-    example = _smallest(terms, obligation, nodes, rlimit)
-    return Outcome(Verdict.REFUTED, example, steps, time.perf_counter() - start)
+    example = _smallest(terms, obligation, nodes, rlimit) if found is Verdict.PROVED else None
+    # A refutation is one of the claim as it was stated: without an example of that, the solver gave up.
+    return Outcome(Verdict.REFUTED if example else Verdict.UNKNOWN, example, steps, time.perf_counter() - start)
 
 
-def _smallest(terms: Terms, obligation: Obligation, nodes: Term | int, rlimit: int) -> Example:
+def _smallest(terms: Terms, obligation: Obligation, nodes: Term | int, rlimit: int) -> Example | None:
     """The model with the smallest M; then every shown index takes the smallest of 0, 1, 2 that still works, one after another."""
     fixed: list[Bool] = []
 
@@ -91,7 +110,8 @@ def _smallest(terms: Terms, obligation: Obligation, nodes: Term | int, rlimit: i
                     fixed.append(terms.eq(index, small))
                     model = found
                     break
-    assert model is not None
+    if model is None:
+        return None
     return Example(
         _value(terms, model, nodes),
         tuple((i.role, i.op_id, {x: _value(terms, model, i.values[x]) for x in ("e", "n", "j", *i.names)}) for i in obligation.instances),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from math import gcd, inf
 from typing import Union
 
 from tidec.index import Node, Op
@@ -34,10 +35,11 @@ class Form(Enum):
 class Term:
     """A shared term: equal terms of one `Terms` are the same object."""
 
-    __slots__ = ("form", "args", "uid")
+    __slots__ = ("form", "args", "uid", "under")
 
     def __init__(self, form: Form, args: tuple, uid: int):
         self.form, self.args, self.uid = form, args, uid
+        self.under: tuple[Term, ...] = tuple(t for t, _ in args[1]) if form is Form.SUM else tuple(x for x in args if isinstance(x, Term))
 
 
 Int = Union[Term, int]
@@ -167,15 +169,14 @@ class Terms:
 
     def le(self, a: Int, b: Int) -> Bool:
         d = self.sub(a, b)
-        return d <= 0 if not isinstance(d, Term) else self._make(Form.LE0, self._reduced(d))
-
-    def _reduced(self, d: Term) -> Term:
-        """A sum divided by what its coefficients share, the constant rounded so that `d <= 0` says the same."""
-        if d.form is not Form.SUM or len(d.args[1]) != 1:
-            return d
-        (term, factor), constant = d.args[1][0], d.args[0]
-        size = abs(factor)
-        return self._sum(-(-constant // size), {term: factor // size}) if size > 1 else d
+        if not isinstance(d, Term):
+            return d <= 0
+        if d.form is Form.SUM:
+            shared = gcd(*(f for _, f in d.args[1]))
+            if shared > 1:        # divided by what the coefficients share, the constant rounded so that `d <= 0` says the same
+                d = self._sum(-(-d.args[0] // shared), {t: f // shared for t, f in d.args[1]})
+        least, most = _range(d)
+        return True if most <= 0 else False if least > 0 else self._make(Form.LE0, d)
 
     def lt(self, a: Int, b: Int) -> Bool:
         return self.le(self.add(a, 1), b)
@@ -184,9 +185,20 @@ class Terms:
         d = self.sub(a, b)
         if not isinstance(d, Term):
             return d == 0
-        if d.form is Form.SUM and d.args[1][0][1] < 0:
-            d = self.scale(d, -1)
-        return self._make(Form.EQ0, d)
+        if d.form is Form.SUM:
+            constant, parts = d.args
+            shared = gcd(*(f for _, f in parts))
+            if constant % shared:
+                return False
+            if shared > 1 or parts[0][1] < 0:
+                shared = -shared if parts[0][1] < 0 else shared
+                d = self._sum(constant // shared, {t: f // shared for t, f in parts})
+        if d.form is Form.SUM and d.args[0] == 0 and len(d.args[1]) == 2:
+            (x, f), (y, g) = d.args[1]
+            if f == -g == 1 and x.form is y.form is Form.MOD and x.args[1] == y.args[1]:
+                return self.eq(self.mod(self.sub(x.args[0], y.args[0]), x.args[1]), 0)      # two residues are equal if that of the difference is 0
+        least, most = _range(d)
+        return False if least > 0 or most < 0 else self._make(Form.EQ0, d)
 
     def no(self, a: Bool) -> Bool:
         if isinstance(a, bool):
@@ -325,6 +337,16 @@ class Terms:
         return self.no(args[0])
 
 
+def _range(d: Term) -> tuple[float, float]:
+    """The least and the greatest value that its form allows: residues have a range, all else has none."""
+    if d.form is Form.MOD:
+        return 0, d.args[1] - 1
+    if d.form is Form.SUM and len(d.args[1]) == 1 and (t := d.args[1][0][0]).form is Form.MOD:
+        ends = d.args[0], d.args[0] + d.args[1][0][1] * (t.args[1] - 1)
+        return min(ends), max(ends)
+    return -inf, inf
+
+
 def children(term: Term) -> tuple:
     if term.form is Form.VAR:
         return ()
@@ -345,5 +367,5 @@ def closure(roots: Iterable[object]) -> list[Term]:
             done[term] = None
             continue
         stack.append((term, True))
-        stack += [(c, False) for c in children(term) if isinstance(c, Term) and c not in done]
+        stack += [(c, False) for c in term.under if c not in done]
     return list(done)
