@@ -111,6 +111,14 @@ def test_what_is_no_bundle_or_archive_is_refused(command, kind, refused):
     assert kind or command == "explain" or 'is "", which is no path' in text
 
 
+def test_a_text_that_is_no_archive_is_named_on_one_line(told, tmp_path):
+    """What stands where a header's name should is shown escaped, and not all of it."""
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbf{\n" + SMALL.encode() * 20)
+    text = told("cache", "import", tmp_path / "x")
+    (line,) = (x for x in text.splitlines() if x.startswith("error["))
+    assert line.startswith("error[C005") and line.endswith("is not what export wrote") and len(line) < 300 and "\n  help: " in text
+
+
 @pytest.mark.parametrize("command", ["verify", "explain", "run"])
 def test_an_empty_path_is_not_the_folder_that_one_is_in(command, told, tmp_path, monkeypatch):
     """Also where that holds a bundle."""

@@ -25,6 +25,7 @@ from tidec.cache.tape import END, Member, TapeError, members, write
 from tidec.cache.workspace import workspace
 from tidec.emit.manifest import canonical
 from tidec.errors import Diagnostic, TidecError
+from tidec.inputs.document import quoted
 
 INDEX, SCHEMA = "0-tidec-archive.json", "tidec.archive/1"
 _MAX_INDEX = 1 << 24
@@ -225,5 +226,6 @@ def _settled(cache: Cache, entry: Entry) -> Imported:
 
 
 def _damaged(file: Path, name: str, reason: str) -> TidecError:
-    return TidecError(Diagnostic("C005", f"{name} of the archive {file} is not what export wrote" if name else f"{file} is no archive that export wrote", reason=reason,
+    shown = name if name.isprintable() else quoted(name[:60])
+    return TidecError(Diagnostic("C005", f"{shown} of the archive {file} is not what export wrote" if name else f"{file} is no archive that export wrote", reason=reason,
                                  help="copy the archive again from where it was made, or export it again"))
