@@ -5,6 +5,7 @@ with f, by f; and with sums forced, once at the end. alpha is what a plan multip
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,11 @@ def reduced(plan: Plan, run: Run, bound: Bound, params: Sequence[FSDPParam], ind
         return _returned(bound, None)
     out = torch.empty(plan.layout.packed_elems, dtype=torch.float32, device=bound.device)
     run(out, scale.alpha, False)
+    starts = [rows[i].packed_start for i in indices]
+    if len(indices) < sum(r.is_trainable for r in rows):
+        # As stock packs it, without those that have no gradient: a partial sum may go on to a stock call or come from one, and replicas add up rows of one size.
+        out = torch.cat([out[start : start + rows[i].packed_elems] for start, i in zip(starts, indices)])
+        starts = list(itertools.accumulate((rows[i].packed_elems for i in indices), initial=0))[:-1]
     reduced_on_all = None
     if bound.all_reduce_group is not None:
         if not bound.is_all_reducing:
@@ -96,8 +102,8 @@ def reduced(plan: Plan, run: Run, bound: Bound, params: Sequence[FSDPParam], ind
     if scale.divide_by != 1:
         out.div_(scale.divide_by)
     row = out if bound.orig_dtype in (None, torch.float32) else out.to(bound.orig_dtype)
-    for p, i in zip(params, indices):
-        grad = torch.as_strided(row, p.sharded_size, p.contiguous_sharded_stride, rows[i].packed_start)
+    for p, start in zip(params, starts):
+        grad = torch.as_strided(row, p.sharded_size, p.contiguous_sharded_stride, start)
         if p.sharded_param.grad is not None:
             assert isinstance(p.sharded_param.grad, DTensor), type(p.sharded_param.grad)
             p.sharded_param.grad._local_tensor += grad
