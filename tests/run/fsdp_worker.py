@@ -1,134 +1,14 @@
 """One rank of a job that trains small models under FSDP2, stock and by plans, and compares bits. Run by test_fsdp.py with RANK and WORLD_SIZE set.
 
-    fsdp_worker.py STORE CASE...      prints on rank 0 one JSON line a case
-
-Gradients pass through a hook that rounds them to multiples of 2^-10 below 2^6, so that every sum over ranks is exact, in whatever order it is added.
+    fsdp_worker.py STORE CASE[/MODE]...      prints on rank 0 one JSON line a case
 """
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 import sys
-import traceback
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-
-import tidec
-
-MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-
-
-class Rounded(torch.autograd.Function):
-    """The same values; gradients rounded."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return (grad.float() * 1024).round().clamp(-65535, 65535).div(1024).to(grad.dtype)
-
-
-class Linear(nn.Module):
-    """A linear layer whose gradients are rounded."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool = False):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(outputs, inputs) / inputs**0.5)
-        self.bias = nn.Parameter(torch.randn(outputs) / 8) if bias else None
-
-    def forward(self, x):
-        return F.linear(x, Rounded.apply(self.weight), None if self.bias is None else Rounded.apply(self.bias))
-
-
-class Block(nn.Module):
-    """A residual block with a 1-D parameter, an odd width, and a parameter with fewer rows than ranks."""
-
-    def __init__(self, width: int, hidden: int, is_frozen: bool = False, is_unused: bool = False):
-        super().__init__()
-        self.up, self.down = Linear(width, hidden, bias=True), Linear(hidden, width)
-        self.scale = nn.Parameter(torch.randn(width))
-        self.few = nn.Parameter(torch.randn(2, width))
-        self.frozen = nn.Parameter(torch.randn(3, 5), requires_grad=False) if is_frozen else None
-        self.unused = nn.Parameter(torch.randn(7, 3)) if is_unused else None
-
-    def forward(self, x):
-        y = self.down(F.gelu(self.up(x))) * Rounded.apply(self.scale)
-        return x + y + Rounded.apply(self.few).sum(0) * 0.125
-
-
-class Net(nn.Module):
-    def __init__(self, width: int = 17, hidden: int = 35, blocks: int = 4, **options):
-        super().__init__()
-        self.embed = Linear(width, width)
-        self.blocks = nn.ModuleList(Block(width, hidden, **options) for _ in range(blocks))
-        self.head = Linear(width, 11)
-        self.width = width
-
-    def forward(self, x):
-        x = self.embed(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-def net(*, policy: MixedPrecisionPolicy | None = MIXED, mesh=None, last_kept: bool = False, checkpointing: bool = False, **options) -> Net:
-    """A model under fully_shard, the same in every call."""
-    torch.manual_seed(7)
-    model = Net(**options)
-    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
-    if checkpointing:
-        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
-        model.blocks = nn.ModuleList(checkpoint_wrapper(b) for b in model.blocks)
-    keywords = {"mesh": mesh, **({} if policy is None else {"mp_policy": policy})}
-    for i, block in enumerate(model.blocks):
-        fully_shard(block, **keywords, reshard_after_forward=not (last_kept and i == len(model.blocks) - 1))
-    return fully_shard(model, **keywords)
-
-
-def batch(step: int, width: int, rows: int = 4) -> torch.Tensor:
-    """Another one in every rank and step."""
-    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
-    return torch.randn(rows, width, generator=generator)
-
-
-class Trace:
-    """What a run gave: numbers in order, as bits."""
-
-    def __init__(self):
-        self.seen: list[str] = []
-
-    def see(self, value: torch.Tensor) -> None:
-        value = value.detach().clone()     # numpy would make the storage of a parameter one that FSDP2 cannot free
-        value = value.to_local() if hasattr(value, "to_local") else value
-        self.seen.append(hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16])
-
-    def see_model(self, model: nn.Module) -> None:
-        for p in model.parameters():
-            self.see(p)
-
-
-def train(model: Net, trace: Trace, steps: int, *, first: int = 0, optimizer=None, backward: Callable | None = None) -> torch.optim.Optimizer:
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(first, first + steps):
-        loss = model(batch(step, model.width)).float().square().mean()
-        trace.see(loss)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    trace.see_model(model)
-    return optimizer
-
+from fsdp_model import Trace, batch, compare, net, run_cases, train
 
 # ---- cases: each gets a model and a trace, and trains
 
@@ -197,14 +77,14 @@ def two_forwards(model, trace):
 
 
 def prefetching(depth: int):
-    def run(model, trace):
+    def training(model, trace):
         blocks = list(model.blocks)
         for i, block in enumerate(blocks):
             block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + depth])
             block.set_modules_to_backward_prefetch(blocks[max(0, i - depth) : i][::-1])
         train(model, trace, 4)
 
-    return run
+    return training
 
 
 def changed_in_place(model, trace):
@@ -253,13 +133,13 @@ def optimizer_in_backward(model, trace):
 
 
 def divided(factor: float | None, is_sum_forced: bool):
-    def run(model, trace):
+    def training(model, trace):
         if factor is not None:
             model.set_gradient_divide_factor(factor)
         model.set_force_sum_reduction_for_comms(is_sum_forced)
         train(model, trace, 3)
 
-    return run
+    return training
 
 
 CASES: dict[str, tuple[dict, Callable]] = {
@@ -283,33 +163,17 @@ CASES: dict[str, tuple[dict, Callable]] = {
 }
 
 
-def compare(name: str, mode: str) -> dict:
-    options, case = CASES[name]
-    stock, ours = Trace(), Trace()
-    case(net(**options), stock)
-    model = net(**options)
-    tidec.install(model, mode=mode, poison=True)
-    case(model, ours)
-    report = tidec.report(model)
-    tidec.uninstall(model)
-    return {"equal": stock.seen == ours.seen, "seen": len(ours.seen), "first": next((i for i, (a, b) in enumerate(zip(stock.seen, ours.seen)) if a != b), None),
-            "by_plan": report.by_plan, "stock": report.stock}
+def run(case: str) -> dict:
+    name, _, mode = case.partition("/")
+    options, training = CASES[name]
 
+    def from_the_start(trace: Trace, install: Callable) -> None:
+        model = net(**options)
+        install(model)
+        training(model, trace)
 
-def main(store: str, cases: list[str]) -> int:
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    for case in cases:
-        name, _, mode = case.partition("/")
-        found = compare(name, mode or "in_place")
-        gathered = [None] * world
-        dist.all_gather_object(gathered, found)
-        if rank == 0:
-            print(json.dumps({"case": case, "ranks": gathered}), flush=True)
-    dist.destroy_process_group()
-    return 0
+    return compare(from_the_start, mode or "in_place")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(run_cases(run))
