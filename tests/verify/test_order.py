@@ -8,8 +8,10 @@ from tidec.schedule.branch import specialise
 from tidec.schedule.program import Op, OpKind, Program, statements
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import prove
+from tidec.verify.solver import Answers
 
 PROGRAMS = [("tide_ag", 4, {}), ("tide_ag", 4, {"cast": True}), ("tide_rs", 4, {"W": 2, "k": 1, "n_stg": 1}), ("ring_ag", 4, {})]
+ANSWERS = Answers()        # most claims of a program stand when one wait is left out
 
 
 def without(program: Program, op_id: int) -> Program:
@@ -29,7 +31,7 @@ def droppable(name: str, lanes: int, knobs: dict, single_node: bool) -> list[int
 
 def refutation(name: str, lanes: int, knobs: dict, op_id: int, nodes: int | object) -> str:
     program = without(traced(name, lanes, **knobs), op_id)
-    report = prove(program, first_only=True, **({"nodes": 1} if nodes == 1 else {}))
+    report = prove(program, first_only=True, answers=ANSWERS, **({"nodes": 1} if nodes == 1 else {}))
     return report.verdict.value
 
 
@@ -39,7 +41,8 @@ def test_no_wait_of_one_node_is_redundant(name, lanes, knobs):
         assert refutation(name, lanes, knobs, op_id, 1) == Verdict.REFUTED.value, f"op {op_id} of {name} {knobs}"
 
 
-@pytest.mark.parametrize(("name", "lanes", "knobs"), PROGRAMS, ids=lambda x: str(x))
+@pytest.mark.parametrize(
+    ("name", "lanes", "knobs"), [pytest.param(*p, marks=pytest.mark.slow if p[0] == "tide_rs" else ()) for p in PROGRAMS], ids=lambda x: str(x))
 def test_no_wait_of_several_nodes_is_redundant(name, lanes, knobs):
     alone = set(droppable(name, lanes, knobs, single_node=True))
     for op_id in droppable(name, lanes, knobs, single_node=False):
