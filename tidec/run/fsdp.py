@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch import nn
@@ -27,7 +27,7 @@ from tidec.run.capture import LiveGroup, groups_of, read_group
 from tidec.run.collective import Node, Reducer, Ring
 from tidec.run.fallback import Reason, because, line, of_collective, require, why_stock
 from tidec.run.held import Freed, Held
-from tidec.run.hooks import Hooks
+from tidec.run.hooks import Hooks, is_held
 from tidec.run.library import Opened, load_rt, open_bundle
 from tidec.run.report import GroupReport, Report, group_report
 
@@ -75,7 +75,10 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A model that runs by plans. names: of all groups.  lines: one a group, as they are printed.  stays: what of each group stays stock, and why."""
+    """A model that runs by plans. names: of all groups.  lines: one a group, as they are printed.  stays: what of each group stays stock, and why.
+
+    gone: what happens where the model goes without being uninstalled; `None` = no group is held.  NOTE: nothing here keeps the model alive.
+    """
 
     target: str
     mode: Mode
@@ -83,10 +86,11 @@ class Installed:
     names: tuple[str, ...]
     lines: tuple[str, ...]
     stays: Mapping[str, tuple[Reason, ...]]
+    gone: weakref.finalize | None = None
 
 
 HOOKS = Hooks()
-INSTALLED: WeakKeyDictionary[nn.Module, Installed] = WeakKeyDictionary()
+INSTALLED: weakref.WeakKeyDictionary[nn.Module, Installed] = weakref.WeakKeyDictionary()
 
 
 def install(
@@ -107,6 +111,9 @@ def install(
     lives = groups_of(root)
     if not lives:
         raise TidecError(Diagnostic("F001", f"nothing of {type(root).__name__} is under fully_shard", help="call fully_shard on its blocks and on the model first"))
+    for live in lives:
+        if is_held(live.group.fsdp_params if not live.odd else ()):
+            raise TidecError(Diagnostic("F014", f"group {quoted(live.name)} is installed already, with another module", help="call tidec.uninstall of that module first"))
     whole = _whole_job(is_disabled)
     for process_group in _process_groups(lives):
         Peers(process_group).check_same("whether tidec runs", str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}")
@@ -120,15 +127,18 @@ def install(
         if is_required:
             require(stays)
         undo.pop_all()
+    gone = None
     if any(team.held for team in teams):
         HOOKS.take()
+        gone = weakref.finalize(root, HOOKS.give_up)
+        gone.atexit = False
     for team in teams:
         for held in team.held:
             for i, p in enumerate(held.group.fsdp_params):
                 p.free_unsharded_param = Freed(held, i, p.free_unsharded_param)
     held = {h.name: h for team in teams for h in team.held}
     lines = tuple(line(live.name, stays[live.name], plans=_digests(held.get(live.name)), target=target) for live in lives)
-    made = Installed(target, mode, tuple(teams), tuple(live.name for live in lives), lines, stays)
+    made = Installed(target, mode, tuple(teams), tuple(live.name for live in lives), lines, stays, gone)
     INSTALLED[root] = made
     return made
 
@@ -164,7 +174,11 @@ def uninstall(root: nn.Module) -> None:
     """
     made = _installed(root)
     if any(team.held for team in made.teams):
+        for team in made.teams:
+            for held in team.held:
+                held.end_gather()
         HOOKS.give()
+        made.gone.detach()
     del INSTALLED[root]
     for team in made.teams:
         for held in team.held:
@@ -240,7 +254,7 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
             opened, rt = open_bundle(path, asking.target), load_rt(asking.rt_folder())
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
-            told = ("", str(problem))
+            told = ("", _in_a_line(problem))
     path, trouble = peers.first(told)
     if trouble:
         return None, None, because("F306", rank=0, what=trouble)
@@ -248,13 +262,18 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
         try:
             opened, rt = open_bundle(Path(path), asking.target), load_rt(asking.rt_folder())
         except TidecError as problem:
-            trouble = str(problem)
+            trouble = _in_a_line(problem)
     found = peers.first_trouble(trouble)
     if found is not None:
         return None, None, because("F306", rank=found[0], what=found[1])
     peers.check_same("the plans", opened.bundle.digest)
     sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}
     return (None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")) if sizes else (opened, rt, None)
+
+
+def _in_a_line(problem: TidecError) -> str:
+    first = problem.diagnostics[0]
+    return f"{first.code} {first.sentence}" + (f": {first.reason}" if first.reason else "")
 
 
 def _hold(
@@ -286,12 +305,13 @@ def _hold(
             return because("F306", rank=found[0], what=found[1])
         runs[plan.digest] = Ring(plan, node, is_poisoned=asking.is_poisoned) if plan.collective is Collective.ALL_GATHER else Reducer(plan, node)
     for live, pair in zip(members, chosen):
-        stays[live.name] += tuple(
-            replace(because("F302", why=" in the bundle"), collectives=(c,)) for c, plan in zip(Collective, pair) if plan is None and not of_collective(stays[live.name], c))
+        lacking = tuple(c for c, plan in zip(Collective, pair) if plan is None and not of_collective(stays[live.name], c))
+        if lacking:
+            stays[live.name] += (replace(because("F302", why=" in the bundle"), collectives=lacking),)
         without = tuple(next(iter(of_collective(stays[live.name], c)), None) for c in Collective)
         ring, reducer = (None if plan is None else runs[plan.digest] for plan in pair)
         if ring is not None or reducer is not None:
-            team.held.append(Held(live.name, live.group, team.board, asking.mode, ring, reducer, without))
+            team.held.append(Held(live.name, weakref.ref(live.group), team.board, asking.mode, ring, reducer, without))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
     return None

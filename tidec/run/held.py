@@ -48,13 +48,13 @@ class Freed:
 class Held:
     """One group.
 
-    ring, reducer: `None` = that collective stays stock, for the reason in `without`.  lent: parameters whose storage is the landing's.
+    group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.  lent: parameters whose storage is the landing's.
     counts: calls by collective and why they were stock, `None` where a plan ran them.  sharing: all groups of the ring, this one too.
     moved_out: how often this group's all-gather had another one moved out of its landing.
     """
 
     name: str
-    group: FSDPParamGroup
+    group_of: Callable[[], FSDPParamGroup]
     board: Board
     mode: Mode
     ring: Ring | None
@@ -67,6 +67,10 @@ class Held:
     counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
     sharing: tuple[Held, ...] = ()
     moved_out: int = 0
+
+    @property
+    def group(self) -> FSDPParamGroup:
+        return self.group_of()
 
     # ---- all-gather
 
@@ -127,6 +131,11 @@ class Held:
                 if other.lent and self.ring.is_next_bank_of(other.call) and other.group._training_state == TrainingState.IDLE:
                     other.leave()
                     self.moved_out += 1
+
+    def end_gather(self) -> None:
+        """Where the plan's all-gather is under way, have FSDP2 wait for it, so that whoever waits later finds the group unsharded."""
+        if isinstance(self.group._all_gather_result, Result):
+            self.group.wait_for_unshard()
 
     def leave(self) -> None:
         """Give every parameter that is unsharded a storage of its own, with its values."""

@@ -7,7 +7,7 @@ installed; a group that is not held goes on to FSDP2's own functions, untouched.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -58,6 +58,14 @@ class Hooks:
                 setattr(fsdp_module, name, function)
         self.num_models -= 1
 
+    def give_up(self) -> None:
+        """For one model that nobody has any more; whatever else stands around ours stays."""
+        self.num_models -= 1
+        if self.num_models == 0:
+            for name, function in self.stock.items():
+                if getattr(fsdp_module, name) is self.ours[name]:
+                    setattr(fsdp_module, name, function)
+
     def _gatherer(self) -> Callable:
         stock = self.stock["foreach_all_gather"]
 
@@ -101,6 +109,11 @@ class Hooks:
                 return held.reduce(lambda: stock(*args, **kwargs), bound, given["unsharded_grads"], params)
 
         return foreach_reduce
+
+
+def is_held(fsdp_params: Sequence[object]) -> bool:
+    """Whether some parameter is of a held group."""
+    return any(isinstance(getattr(p, "free_unsharded_param", None), Freed) for p in fsdp_params)
 
 
 def _held(fsdp_params) -> Held | None:
