@@ -1,8 +1,9 @@
 """The kernels of runtime/cuda alone, on one GPU: bit for bit against numpy, and their rate a CTA.
 
-    python3 examples/measure/kernels.py [--out FILE]
+    python3 examples/measure/kernels.py [--built DIR] [--out FILE]
 
-A sum is checked at drawn shapes, alignments and CTA counts, then timed over P = 30 pieces. Rates count bytes read and written. Needs torch, numpy and nvcc.
+A sum is checked at drawn shapes, alignments and CTA counts, then timed over P = 30 pieces. Rates count bytes read and written.
+DIR: where the compiled kernels are, or are put. Needs torch, numpy and nvcc.
 """
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ SOURCE = """#include "cuda/launch.cuh"
 namespace tidec::cuda {{
 static const Launcher<SumCall> kSums[] = {{{sums}}};
 }}
-extern "C" int prepare(int which) {{ const int e = tidec::cuda::kSums[which].prepare(); return e ? e : cudaDeviceSynchronize(); }}
-extern "C" int sum(int which, char* into, const char* const* staged, const tidec::cuda::SumPiece* pieces, int64_t num, float alpha, int adds, int ctas, void* stream) {{
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED int prepare(int which) {{ const int e = tidec::cuda::kSums[which].prepare(); return e ? e : cudaDeviceSynchronize(); }}
+EXPORTED int sum(int which, char* into, const char* const* staged, const tidec::cuda::SumPiece* pieces, int64_t num, float alpha, int adds, int ctas, void* stream) {{
   return tidec::cuda::kSums[which].launch({{into, staged, pieces, num, alpha, adds != 0}}, ctas, static_cast<cudaStream_t>(stream));
 }}
 """
@@ -36,6 +38,8 @@ NAMES = {"bf16": "Bf16", "fp16": "Fp16", "fp32": "float"}
 
 
 def build(where: Path) -> ctypes.CDLL:
+    if (where / "kernels.so").is_file():
+        return ctypes.CDLL(str(where / "kernels.so"))
     tools, runtime = find_tools(), folder("runtime")
     (where / "kernels.cu").write_text(SOURCE.format(sums=", ".join(f"launcher<Sum<{NAMES[t]}, {lanes}>>()" for t, lanes in SUMS)), encoding="utf-8")
     compile_kernels(where / "kernels.cu", Path("kernels.o"), tools.nvcc, tools.architecture, include=(runtime / "include", runtime), deadline_s=300)
@@ -117,10 +121,11 @@ def rates(library: ctypes.CDLL, which: int, *, adds: bool = False, own_shift: in
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--built", type=Path)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as where:
-        library = build(Path(where))
+        library = build(asked.built or Path(where))
     for which in range(len(SUMS)):
         assert library.prepare(which) == 0
     wrong = [(SUMS[w], seed, adds) for w in range(len(SUMS)) for seed in range(12) for adds in (False, True) if not is_right(library, w, seed, adds)]

@@ -27,10 +27,11 @@ from tidec.verify.certificate import Proved
 SHAPES = ((37, 24), (33,), (16, 65), (1,), (257, 129), (9, 7))
 
 
-def built(tmp_path: Path, topo: str, target: str, *, lowering: Lowering = Lowering.P2P, dtype: Dtype = Dtype.BF16, knobs: tuple[str, ...] = ()) -> tuple[Path, tuple[Plan, ...]]:
-    """A bundle's library, and its plans. They are proved in tests/verify."""
+def built(tmp_path: Path, topo: str, target: str, *, lowering: Lowering = Lowering.P2P,
+          dtype: Dtype = Dtype.BF16, delivered: Dtype | None = None, knobs: tuple[str, ...] = ()) -> tuple[Path, tuple[Plan, ...]]:
+    """A bundle's library, and its plans. They are proved in tests/verify. dtype, delivered: what shards are stored in, and what they are gathered in."""
     topology = parse_topology(topo)
-    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate(SHAPES)))
+    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate(SHAPES)), param_dtype=delivered)
     ask = Ask(topology, group, lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
     plans = tuple(Proved(lower(ask, c), '{"schema":"tidec.certificate/1"}') for c in Collective)
     bundle = write_bundle(plans, asks=[ask], out=tmp_path / "bundle")
@@ -53,7 +54,7 @@ def compare(plan: Plan, library: Path, run, *, accumulate: bool, **rest: object)
 @pytest.mark.parametrize(("topo", "rest"), [
     ("1x2", {}), ("1x8", {}), ("2x1", {}), ("2x4", {}), ("2x4", {"lowering": Lowering.NVLS}), ("4x2", {}), ("5x2", {}), ("3x2", {"dtype": Dtype.FP32, "knobs": ("W=1",)}),
     ("3x4", {"dtype": Dtype.FP16, "knobs": ("n_part=2",)}), ("1x4", {"knobs": ("chunks=3",)}), ("3x2", {"knobs": ("chunks=4", "stripes=2", "n_stg=3")}),
-    ("5x2", {"knobs": ("k=1", "n_out=1", "stripes=2")}),
+    ("5x2", {"knobs": ("k=1", "n_out=1", "stripes=2")}), ("1x8", {"dtype": Dtype.FP32, "delivered": Dtype.BF16}), ("2x4", {"dtype": Dtype.FP32, "delivered": Dtype.BF16}),
 ])
 def test_virtual_ranks_give_the_references_bits_in_every_run(tmp_path, topo, rest):
     library, plans = built(tmp_path, topo, "loopback", **rest)
