@@ -1,4 +1,7 @@
-"""What the proofs assume of streams and counters (T3, T4, T5 in tidec/verify/axioms.py), on GPUs: 10,000 rounds, each with a pattern of its own."""
+"""What the proofs assume of streams and counters (T3, T4, T5 in tidec/verify/axioms.py), on GPUs: 10,000 rounds, each with a pattern of its own.
+
+And what copies take of multiprocessors: nothing is said of that by the interface.
+"""
 from __future__ import annotations
 
 from pathlib import Path
@@ -57,6 +60,19 @@ def test_without_the_meeting_blocks_of_an_earlier_round_are_seen(orders):
 @pytest.mark.parametrize("how", WAYS)
 def test_who_waits_for_a_flag_of_another_gpu_sees_all_that_was_copied_before_it(orders, how):
     assert wrong_words(orders, "flag", how, ROUNDS, 1, 0, 1) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", WAYS)
+def test_a_copy_on_one_gpu_waits_for_a_multiprocessor_as_a_kernel_does(orders, how):
+    """Neither ends while all are full. Where this fails, copies at home have become free: look again at what an all-gather takes."""
+    assert run_tool((str(orders), "full", how, "0", "0"), deadline_s=DEADLINE_S).split() == ["0", "0", "0"]
+
+
+@pytest.mark.gpus2
+@pytest.mark.parametrize("how", WAYS)
+def test_a_copy_to_another_gpu_needs_no_multiprocessor(orders, how):
+    assert run_tool((str(orders), "full", how, "0", "1"), deadline_s=DEADLINE_S).split() == ["1", "0", "0"]
 
 
 @pytest.mark.slow
