@@ -1,7 +1,7 @@
 // The Runner of one rank on CUDA: each op of a walk becomes copies, kernels and stream memory operations, enqueued at once.
 //
 // A stream of the walk is a CUDA stream. Where memory lies, which words are counters and what a put is, the World says. Ops of one stream keep
-// their order; of an unordered set, what stays on the own GPU may go by a stream beside it, on another copy engine, until the join.
+// their order; of an unordered set, what stays on the own GPU may go by a stream beside it, so that it does not hold up copies to peers, until the join.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Budget {
 };
 
 // The streams beside one of the walk. num_open: how many of them hold copies that no join has come after.
-// An engine takes microseconds to begin each copy at home, so that many small ones go by several streams.
+// Each copy at home takes microseconds to begin, so that many small ones go by several streams.
 struct Side {
   static constexpr size_t kStreams = 3, kFewCopies = 8;
   OwnStream streams[kStreams];

@@ -72,8 +72,9 @@ struct Copy {
   int64_t into_memory = 0;
 };
 
-// Copies that may run in any order, on copy engines: rectangles of one row that follow each other evenly become one of several rows, the rest
-// of the single rows one batch. `copies` is changed.
+// Copies that may run in any order: rectangles of one row that follow each other evenly become one of several rows, the rest of the single rows
+// one batch. `copies` is changed.
+// NOTE: a copy from a GPU to itself waits for a multiprocessor as a kernel does, whatever call asks for it (an H200, driver 580: tests/litmus).
 void copy_all(cudaStream_t stream, std::vector<Copy>& copies);
 
 // Joins neighbours that make one rectangle, in place: equal widths, and even steps of at least that, below 2 GiB, in
