@@ -9,6 +9,7 @@ import mmap
 import os
 import socket
 import struct
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
@@ -21,16 +22,19 @@ _HEAD = struct.Struct("<qq")
 
 
 class Peers:
-    """The ranks of a process group, of which this is one."""
+    """The ranks of a process group that shards, of which this is one, and its replicas: the groups in which hybrid sharding adds up what these ranks reduced.
 
-    def __init__(self, group: dist.ProcessGroup):
+    names: the ranks' numbers in the whole job, by which messages name them.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, replicas: Sequence[dist.ProcessGroup] = ()):
         self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.names = tuple(dist.get_process_group_ranks(group))
+        self._replicas = tuple(replicas)
 
     def gather(self, mine: object) -> list:
         """What every rank gives, in order of rank."""
-        found: list = [None] * self.size
-        dist.all_gather_object(found, mine, group=self.group)
-        return found
+        return _gathered(self.group, mine)
 
     def first(self, mine: object) -> object:
         """What rank 0 gives."""
@@ -39,17 +43,29 @@ class Peers:
         return found[0]
 
     def check_same(self, what: str, mine: str) -> None:
-        """Raises F010 on every rank, naming the first rank that differs from rank 0, both said."""
-        all_of_them = self.gather(mine)
-        for r, value in enumerate(all_of_them):
-            if value != all_of_them[0]:
-                one, other = _difference(all_of_them[0], value)
-                raise TidecError(Diagnostic("F010", f"ranks disagree about {what}", reason=f"rank 0 has {one}, rank {r} has {other}",
-                                            help="build the same model, sharded alike, with the same arguments on every rank"))
+        """Raises F010 on every rank of these and of the replicas, naming the first rank that differs, both said."""
+        values = self.gather(mine)
+        # First among these ranks, then between replicas: all ranks of a group go into the second step with the same, and so come out with the same.
+        found = next(((self.names[0], values[0], self.names[r], value) for r, value in enumerate(values) if value != values[0]), None)
+        for replicas in self._replicas:
+            others = _gathered(replicas, (found, self.names[0], values[0]))
+            found = next((f for f, _, _ in others if f is not None), None) or next(
+                ((*others[0][1:], rank, value) for _, rank, value in others if value != others[0][2]), None)
+        if found is not None:
+            rank, one, other_rank, other = found
+            one, other = _difference(one, other)
+            raise TidecError(Diagnostic("F010", f"ranks disagree about {what}", reason=f"rank {rank} has {one}, rank {other_rank} has {other}",
+                                        help="build the same model, sharded alike, with the same arguments on every rank"))
 
     def first_trouble(self, mine: str) -> tuple[int, str] | None:
         """The first rank that has trouble, and which; `None` = nobody has. mine: "" where this rank has none."""
-        return next(((r, said) for r, said in enumerate(self.gather(mine)) if said), None)
+        return next(((self.names[r], said) for r, said in enumerate(self.gather(mine)) if said), None)
+
+    def of_replicas(self, mine: object) -> object:
+        """What these ranks have in common, or else the first replica that has any; `None` = none has."""
+        for replicas in self._replicas:
+            mine = next((said for said in [mine, *_gathered(replicas, mine)] if said is not None), None)
+        return mine
 
     def is_one_machine(self) -> bool:
         """Whether all ranks can share memory: one host, one namespace of processes."""
@@ -58,6 +74,12 @@ class Peers:
         except OSError:
             space = ""
         return len(set(self.gather((socket.gethostname(), space)))) == 1
+
+
+def _gathered(group: dist.ProcessGroup, mine: object) -> list:
+    found: list = [None] * group.size()
+    dist.all_gather_object(found, mine, group=group)
+    return found
 
 
 def _difference(one: str, other: str) -> tuple[str, str]:
@@ -105,8 +127,10 @@ class Board:
         self._number = number + 1
         raw = line.encode("ascii", "replace")[: _LINE_BYTES - _HEAD.size]
         at = self._at(self._peers.rank, number)
+        # NOTE: a rank far behind may be reading the line that stood here; without its number it reads nothing.
+        self._memory[at : at + _HEAD.size] = _HEAD.pack(0, 0)
         self._memory[at + _HEAD.size : at + _HEAD.size + len(raw)] = raw
-        _HEAD.pack_into(self._memory, at, number + 1, len(raw))
+        self._memory[at : at + _HEAD.size] = _HEAD.pack(number + 1, len(raw))
         return number
 
     def check(self, number: int) -> None:
@@ -116,7 +140,7 @@ class Board:
             theirs = self._read(r, number)
             if theirs and mine and theirs != mine:
                 raise TidecError(Diagnostic("F012", f"ranks do different things in collective {number}",
-                                            reason=f"rank {self._peers.rank}: {mine}; rank {r}: {theirs}",
+                                            reason=f"rank {self._peers.names[self._peers.rank]}: {mine}; rank {self._peers.names[r]}: {theirs}",
                                             help="use the same parameters on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
 
     def where(self) -> tuple[str, ...]:
@@ -124,7 +148,7 @@ class Board:
         said = []
         for r in range(self._peers.size):
             number = max((_HEAD.unpack_from(self._memory, self._at(r, n))[0] for n in range(_LINES)), default=0) - 1
-            said.append(f"rank {r}: {self._read(r, number) if number >= 0 else 'nothing yet'}")
+            said.append(f"rank {self._peers.names[r]}: {self._read(r, number) if number >= 0 else 'nothing yet'}")
         return tuple(said)
 
     def close(self) -> None:
@@ -139,6 +163,5 @@ class Board:
         seen, length = _HEAD.unpack_from(self._memory, at)
         if seen != number + 1 or not 0 <= length <= _LINE_BYTES - _HEAD.size:
             return ""
-        return self._memory[at + _HEAD.size : at + _HEAD.size + length].decode("ascii", "replace")
-
-
+        line = self._memory[at + _HEAD.size : at + _HEAD.size + length].decode("ascii", "replace")
+        return line if _HEAD.unpack_from(self._memory, at)[0] == number + 1 else ""

@@ -115,13 +115,16 @@ def install(
         if is_held(live.group.fsdp_params if not live.odd else ()):
             raise TidecError(Diagnostic("F014", f"group {quoted(live.name)} is installed already, with another module", help="call tidec.uninstall of that module first"))
     whole = _whole_job(is_disabled)
-    for process_group in _process_groups(lives):
-        Peers(process_group).check_same("whether tidec runs", str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}")
     stays = {live.name: (whole,) if whole is not None else why_stock(live, target=target) for live in lives}
+    asked = str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}"
+    for process_group, members in _by_process_group(lives):
+        peers = Peers(process_group, _replicas(members))
+        peers.check_same("whether tidec runs", asked)
+        peers.check_same("what stays stock", "\n".join(f"{quoted(live.name)}: {'; '.join(map(str, stays[live.name])) or 'nothing'}" for live in members))
     teams: list[Team] = []
     with ExitStack() as undo:
-        for process_group, members in _by_process_group(lives, stays):
-            teams.append(Team(Peers(process_group)))
+        for process_group, members in _by_process_group([live for live in lives if not all(of_collective(stays[live.name], c) for c in Collective)]):
+            teams.append(Team(Peers(process_group, _replicas(members))))
             undo.callback(teams[-1].close)
             _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
         if is_required:
@@ -203,20 +206,20 @@ def _installed(root: nn.Module) -> Installed:
     return INSTALLED[root]
 
 
-def _process_groups(lives: Sequence[LiveGroup]) -> list[dist.ProcessGroup]:
-    """Those that shard some group over several ranks, in the order of the groups."""
-    found = [getattr(live.group.mesh_info, "shard_process_group", None) for live in lives]
-    return list({id(g): g for g in found if isinstance(g, dist.ProcessGroup) and g.size() > 1}.values())
-
-
-def _by_process_group(lives: Sequence[LiveGroup], stays: Mapping[str, Sequence[Reason]]) -> list[tuple[object, list[LiveGroup]]]:
-    """The groups that a plan may serve, by the process group that shards them."""
-    found: dict[int, tuple[object, list[LiveGroup]]] = {}
+def _by_process_group(lives: Sequence[LiveGroup]) -> list[tuple[dist.ProcessGroup, list[LiveGroup]]]:
+    """Groups that are sharded over several ranks, by the process group that shards them, in the order of the groups."""
+    found: dict[int, tuple[dist.ProcessGroup, list[LiveGroup]]] = {}
     for live in lives:
-        if not all(of_collective(stays[live.name], c) for c in Collective):
-            process_group = live.group.mesh_info.shard_process_group
+        process_group = None if live.odd else getattr(live.group.mesh_info, "shard_process_group", None)
+        if isinstance(process_group, dist.ProcessGroup) and process_group.size() > 1:
             found.setdefault(id(process_group), (process_group, []))[1].append(live)
     return list(found.values())
+
+
+def _replicas(lives: Sequence[LiveGroup]) -> list[dist.ProcessGroup]:
+    """The process groups in which hybrid sharding adds up what groups reduced."""
+    found = [getattr(live.group.mesh_info, "replicate_process_group", None) for live in lives]
+    return list({id(g): g for g in found if isinstance(g, dist.ProcessGroup) and g.size() > 1}.values())
 
 
 def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Reason, ...]], asking: Asking) -> None:
@@ -236,9 +239,12 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
         trouble = because("F302", why=f": {peers.size} ranks are more than {MAX_LANES}, the lanes of a node")
     else:
         opened, rt, trouble = _open(peers, groups, asking)
+    # Replicas add up rows: either all of them hold a group, or none.
+    trouble = peers.of_replicas(trouble)
     if trouble is None:
+        peers.check_same("the plans", opened.bundle.digest)
         team.board = Board(peers)
-        trouble = _hold(team, members, groups, opened, rt, stays, asking)
+        trouble = peers.of_replicas(_hold(team, members, groups, opened, rt, stays, asking))
     if trouble is not None:
         team.held.clear()
         team.close()
@@ -257,7 +263,7 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
             told = ("", _in_a_line(problem))
     path, trouble = peers.first(told)
     if trouble:
-        return None, None, because("F306", rank=0, what=trouble)
+        return None, None, because("F306", rank=peers.names[0], what=trouble)
     if peers.rank > 0:
         try:
             opened, rt = open_bundle(Path(path), asking.target), load_rt(asking.rt_folder())
@@ -266,7 +272,6 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
     found = peers.first_trouble(trouble)
     if found is not None:
         return None, None, because("F306", rank=found[0], what=found[1])
-    peers.check_same("the plans", opened.bundle.digest)
     sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}
     return (None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")) if sizes else (opened, rt, None)
 
