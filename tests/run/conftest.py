@@ -67,6 +67,8 @@ class Processes:
     def wait(self, until: float) -> bool:
         """Until all have ended, or GRACE_S after the first that failed, or until that moment. Returns whether all have ended."""
         opened = {os.pidfd_open(p.pid): p for p in self.all if p.poll() is None}
+        if any(p.poll() for p in self.all):
+            until = min(until, time.monotonic() + GRACE_S)
         try:
             waiting = dict(opened)
             while waiting and (left := until - time.monotonic()) > 0:
@@ -87,17 +89,9 @@ def kept_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def job(tmp_path: Path, kept_plans: Path) -> Callable[..., Job]:
-    """`job(script, *arguments, world=4)` runs `script STORE arguments` of this folder as that many ranks and gives what they left.
-
-    timeout_s: then all are killed.  environment: beside the usual.  during: called with the `Processes` once they are started.
-    """
-    numbers = iter(range(1000))
-
+def _runner(kept_plans: Path, folders: Callable[[], Path]) -> Callable[..., Job]:
     def run(script: str, *arguments: str, world: int = 4, timeout_s: float = 300.0, environment: Mapping[str, str] = {}, during: Callable[[Processes], None] = lambda _: None) -> Job:
-        folder = tmp_path / f"job{next(numbers)}"
-        folder.mkdir()
+        folder = folders()
         usual = {name: value for name, value in os.environ.items() if not name.startswith("TIDEC_")}
         usual.update(OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT), TIDEC_CACHE_DIR=str(kept_plans), PYTHONUNBUFFERED="1")
         start = time.monotonic()
@@ -111,3 +105,18 @@ def job(tmp_path: Path, kept_plans: Path) -> Callable[..., Job]:
         return Job(tuple(p.returncode for p in ranks.all), tuple(out), tuple(err), late, time.monotonic() - start)
 
     return run
+
+
+@pytest.fixture
+def job(tmp_path_factory: pytest.TempPathFactory, kept_plans: Path) -> Callable[..., Job]:
+    """`job(script, *arguments, world=4)` runs `script STORE arguments` of this folder as that many ranks and gives what they left.
+
+    timeout_s: then all are killed.  environment: beside the usual.  during: called with the `Processes` once they are started.
+    """
+    return _runner(kept_plans, lambda: tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module")
+def long_job(tmp_path_factory: pytest.TempPathFactory, kept_plans: Path) -> Callable[..., Job]:
+    """The same for a job whose results several tests look at."""
+    return _runner(kept_plans, lambda: tmp_path_factory.mktemp("job"))

@@ -1,0 +1,183 @@
+"""One rank of a job in which something goes wrong. Prints what it found; how it ends is looked at by the test.
+
+    fsdp_fail.py STORE CASE
+"""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from fsdp_life import is_stock, is_untouched, refused
+from fsdp_model import MIXED, Linear, Net, Trace, batch, net, run_cases, train
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import tidec
+
+DEADLINE_S = 6.0
+
+
+def other_model() -> dict:
+    """NCAR/miles-credit#416: one process believes that a parameter has 4 rows, the others 7."""
+    model = nn.Sequential(nn.Linear(2, 4 if dist.get_rank() == 2 else 7, bias=False))
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    code, text = refused(lambda: tidec.install(model, deadline_s=DEADLINE_S))
+    assert is_stock() and is_untouched(model)
+    good = net(blocks=1)
+    tidec.install(good, deadline_s=60.0)
+    train(good, Trace(), 1)
+    tidec.uninstall(good)
+    return {"code": code, "text": text}
+
+
+def other_arguments() -> dict:
+    model = net(blocks=1)
+    found = {"mode": refused(lambda: tidec.install(model, mode="slot_reuse" if dist.get_rank() else "in_place"))}
+    if dist.get_rank() == 3:
+        os.environ["TIDEC_DISABLE"] = "1"
+    found["switch"] = refused(lambda: tidec.install(model))
+    os.environ.pop("TIDEC_DISABLE", None)
+    assert is_stock() and is_untouched(model)
+    return found
+
+
+def broken_on_one_rank() -> dict:
+    """A rank that cannot build its side: nobody runs by plans, in hybrid sharding not even replicas that could."""
+    model = net(blocks=1, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    tidec.install(model, deadline_s=60.0)
+    tidec.uninstall(model)
+    import tidec.run.fsdp as fsdp
+    from tidec.errors import Diagnostic, TidecError
+
+    whole = fsdp.open_bundle
+
+    def broken(*args):
+        raise TidecError(Diagnostic("E002", "there is no compiler", help="install one"))
+
+    if dist.get_rank() == 3:
+        fsdp.open_bundle = broken
+    tidec.install(model, deadline_s=60.0)
+    fsdp.open_bundle = whole
+    reasons = [g.reason for g in tidec.report(model).groups]
+    assert is_stock() and is_untouched(model)
+    train(model, Trace(), 1)
+    tidec.uninstall(model)
+    return {"reasons": reasons}
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0, self.p1 = Linear(6, 6), Linear(6, 6)
+
+    def forward(self, x, is_whole: bool):
+        y = self.p0(x)
+        return self.p1(y) if is_whole else y
+
+
+def other_gradients() -> dict:
+    """pytorch#158719: rank 0 uses both parameters, the others one."""
+    torch.manual_seed(1)
+    model = fully_shard(Two(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)), mp_policy=MIXED)
+    tidec.install(model, deadline_s=DEADLINE_S)
+    model(batch(0, 6), dist.get_rank() == 0).float().sum().backward()
+    return {}
+
+
+def unused_as_zero() -> dict:
+    """The same where FSDP2 is told to count what is missing as zero."""
+    gradients = []
+    for is_held in (False, True):
+        torch.manual_seed(1)
+        model = fully_shard(Two(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)), mp_policy=MIXED)
+        model.set_reduce_scatter_unused_params(True)
+        model.set_force_sum_reduction_for_comms(True)
+        if is_held:
+            tidec.install(model, deadline_s=DEADLINE_S)
+        model(batch(0, 6), dist.get_rank() == 0).float().sum().backward()
+        gradients.append([p.grad.to_local().clone() for p in model.parameters()])
+    found = tidec.report(model).by_plan
+    tidec.uninstall(model)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients)) and (dist.get_rank() == 3 or any(g.any() for g in gradients[0]))
+    return {"by_plan": found}
+
+
+def until_signalled(number: int, ranks: tuple[int, ...]) -> Callable[[], dict]:
+    """Training goes on for ever; in the middle of the third step some ranks get a signal."""
+    def case() -> dict:
+        model = net(blocks=2)
+        tidec.install(model, deadline_s=DEADLINE_S)
+        optimizer = train(model, Trace(), 2)
+        if dist.get_rank() in ranks:
+            model.blocks[1].register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), number))
+        for step in range(2, 1000):
+            train(model, Trace(), 1, first=step, optimizer=optimizer)
+        return {}
+
+    return case
+
+
+class Failing(torch.autograd.Function):
+    is_on = False
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if Failing.is_on:
+            raise ArithmeticError("of the user")
+        return grad
+
+
+class Fragile(Net):
+    def forward(self, x):
+        x = self.embed(x)
+        for i, block in enumerate(self.blocks):
+            x = block(Failing.apply(x) if i == 2 else x)
+        return self.head(x)
+
+
+def failing_hook() -> dict:
+    """An exception of the user's in the middle of a backward pass, on all ranks; then FSDP2 is told to forget that step, and training goes on."""
+    traces = []
+    for is_held in (False, True):
+        torch.manual_seed(7)
+        trace, model = Trace(), Fragile(blocks=4)
+        traces.append(trace)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=MIXED)
+        fully_shard(model, mesh=mesh, mp_policy=MIXED)
+        if is_held:
+            tidec.install(model, deadline_s=DEADLINE_S, poison=True, mode="slot_reuse")
+        optimizer = train(model, trace, 2)
+        Failing.is_on = True
+        try:
+            model(batch(2, model.width)).float().square().mean().backward()
+        except ArithmeticError as problem:
+            trace.seen.append(str(problem))
+        Failing.is_on = False
+        model.reset_iter_state()
+        optimizer.zero_grad()
+        train(model, trace, 3, first=3, optimizer=optimizer)
+    report = tidec.report(model)
+    tidec.uninstall(model)
+    return {"is_equal": traces[0].seen == traces[1].seen, "seen": len(traces[0].seen), "stock": report.stock}
+
+
+CASES: dict[str, Callable[[], dict]] = {
+    "other model": other_model, "other arguments": other_arguments, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
+    "unused as zero": unused_as_zero, "stopped": until_signalled(signal.SIGSTOP, (2,)), "killed": until_signalled(signal.SIGKILL, (2,)),
+    "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases(lambda case: CASES[case]()))

@@ -1,0 +1,103 @@
+"""What goes wrong on one rank stops all of them, inside the deadline, with the reason; and where it can be known before anything is changed, nothing is."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+DEADLINE_S = 6.0     # as in fsdp_fail.py
+
+
+@pytest.fixture(scope="module")
+def told(long_job) -> dict[str, list[dict]]:
+    return long_job("fsdp_fail.py", "other model", "other arguments", "broken on one rank", "unused as zero", "failing hook").results
+
+
+@pytest.mark.slow
+def test_ranks_with_other_models_are_told_before_any_collective(told):
+    """NCAR/miles-credit#416 (row 7): both values are named on every rank, nothing is changed, and another model is installed afterwards."""
+    for found in told["other model"]:
+        assert found["code"] == "F010"
+        assert re.search(r'rank 0 has .*"shape":\[7,2\].*, rank 2 has .*"shape":\[4,2\]', found["text"])
+
+
+@pytest.mark.slow
+def test_ranks_with_other_arguments_or_switches_are_told(told):
+    for found in told["other arguments"]:
+        (code, text), (of_switch, switch) = found["mode"], found["switch"]
+        assert code == of_switch == "F010"
+        assert "rank 0 has mode in_place" in text and "rank 1 has mode slot_reuse" in text
+        assert "rank 0 has it runs, rank 3 has F301 TIDEC_DISABLE=1" in switch
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_keeps_all_from_it_in_every_replica(told):
+    """pytorch#177472 (row 37) is the same with another cause: a probe that fails on one rank. In hybrid sharding ranks 0 and 1 are a group of their own."""
+    for found in told["broken on one rank"]:
+        assert found["reasons"] == ["F306 rank 3 cannot run the plans: E002 there is no compiler"] * 2
+
+
+@pytest.mark.slow
+def test_what_a_rank_does_not_use_counts_as_zero_where_fsdp2_is_told_so(told):
+    """pytorch#158719 (row 61), with set_reduce_scatter_unused_params: stock's bits."""
+    assert told["unused as zero"] == [{"by_plan": 2}] * 4
+
+
+@pytest.mark.slow
+def test_after_an_exception_in_a_backward_pass_training_goes_on(told):
+    """FSDP2 is told to forget the step (reset_iter_state), as without tidec; landings that were held are free again, and no call stays stock."""
+    for found in told["failing hook"]:
+        assert found["is_equal"] and found["seen"] > 40 and found["stock"] == {}
+
+
+@pytest.mark.slow
+def test_ranks_that_use_different_parameters_stop_with_their_names(job):
+    """pytorch#158719 (row 61): without the option stock hangs or gives wrong gradients."""
+    found = job("fsdp_fail.py", "other gradients", timeout_s=120)
+    assert found.late == () and all(code > 0 for code in found.codes), str(found)
+    for r, text in enumerate(found.err):
+        assert "F012" in text and "without a gradient of p1.weight" in text and "rank 0: the reduce-scatter of root, by its plan" in text, f"rank {r}: {text[-2000:]}"
+
+
+def until_signalled(job: Callable, case: str) -> tuple[object, float]:
+    """A job in which rank 2 is stopped or killed; gives it, and how long the others took after that."""
+    seconds = []
+
+    def watch(ranks) -> None:
+        _, state = os.waitpid(ranks.all[2].pid, os.WUNTRACED)
+        start = time.monotonic()
+        if not os.WIFSTOPPED(state):
+            ranks.all[2].returncode = os.waitstatus_to_exitcode(state)
+        for r in (0, 1, 3):
+            ranks.all[r].wait(timeout=DEADLINE_S + 30)
+        seconds.append(time.monotonic() - start)
+        ranks.all[2].kill()
+
+    found = job("fsdp_fail.py", case, timeout_s=240, during=watch)
+    return found, seconds[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["stopped", "killed"])
+def test_a_rank_that_is_silent_is_named_by_the_others_who_leave(job, case):
+    """pytorch#97191 (row 45). A killed one is noticed at once, a stopped one by the deadline; then Python ends three processes on two cores. No memory with a name is left."""
+    before = set(os.listdir("/dev/shm"))
+    found, seconds = until_signalled(job, case)
+    assert found.codes[2] == -signal.SIGKILL and all(found.codes[r] > 0 for r in (0, 1, 3)), str(found)
+    assert seconds < DEADLINE_S + 20
+    for r in (0, 1, 3):
+        assert "R001" in found.err[r] and "missing: rank 0.2" in found.err[r], f"rank {r}: {found.err[r][-2000:]}"
+    text = "".join(found.err)
+    assert "silent: rank 0.2" in text if case == "stopped" else "the process of rank 0.2" in text
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.mark.slow
+def test_interrupted_from_the_keyboard_all_ranks_leave(job):
+    found = job("fsdp_fail.py", "interrupted", timeout_s=120)
+    assert found.late == () and all(code != 0 for code in found.codes), str(found)
+    assert all("KeyboardInterrupt" in text or "R001" in text for text in found.err)
