@@ -156,6 +156,21 @@ TIDEC_VECTOR int64_t land_vector(float* dst, const char* const* sources, int64_t
   return i;
 }
 
+// Stores that do not read their lines first, and leave nothing in the cache. Returns how many bytes were copied.
+TIDEC_VECTOR int64_t stream_vector(char* dst, const char* src, int64_t bytes) {
+  const int64_t head = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst) & 31);
+  std::memcpy(dst, src, static_cast<size_t>(head));
+  int64_t i = head;
+  for (; i + 128 <= bytes; i += 128) {
+    __m256i values[4];
+    for (int k = 0; k < 4; ++k) values[k] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i + 32 * k));
+    for (int k = 0; k < 4; ++k) _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + i + 32 * k), values[k]);
+  }
+  // NOTE: nothing else orders such stores before the counter that says they are there.
+  _mm_sfence();
+  return i;
+}
+
 // fp32 to bf16, sixteen values at once. Returns how many values were done.
 TIDEC_VECTOR int64_t narrow_vector(char* dst, const char* src, int64_t elems) {
   const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7fff), quiet = _mm256_set1_epi32(0x7fc0);
@@ -186,6 +201,14 @@ bool has_vectors() {
 #else
   return false;
 #endif
+}
+
+void copy_row(char* dst, const char* src, int64_t bytes) {
+  int64_t done = 0;
+#if defined(__x86_64__)
+  if (bytes >= kStreamedBytes && has_vectors()) done = stream_vector(dst, src, bytes);
+#endif
+  std::memcpy(dst + done, src + done, static_cast<size_t>(bytes - done));
 }
 
 void sum_rows(float* dst, const char* const* sources, int64_t num_sources, Dtype from, int64_t elems, float alpha, bool adds, bool scalar) {

@@ -10,6 +10,12 @@ namespace tidec::host {
 // Whether this machine has the vector form.
 bool has_vectors();
 
+// From so many bytes on, a copy's destination is not wanted in the cache: another rank reads it, after much else.
+inline constexpr int64_t kStreamedBytes = 128 << 10;
+
+// As memcpy.
+void copy_row(char* dst, const char* src, int64_t bytes);
+
 // dst[i] = alpha * (0 + source 0's value i + source 1's + ...), added in that order in fp32; with `adds`, dst[i] before plus that.
 void sum_rows(float* dst, const char* const* sources, int64_t num_sources, Dtype from, int64_t elems, float alpha, bool adds, bool scalar);
 

@@ -116,7 +116,7 @@ bool Rank::step(Worker& w, Draw& draw) {
 namespace {
 
 void copy_rows(char* dst, int64_t dst_pitch, const char* src, int64_t src_pitch, int64_t width, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(dst + r * dst_pitch, src + r * src_pitch, static_cast<size_t>(width));
+  for (int64_t r = 0; r < rows; ++r) copy_row(dst + r * dst_pitch, src + r * src_pitch, width);
 }
 
 }  // namespace
