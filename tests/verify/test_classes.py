@@ -1,6 +1,6 @@
 """Every class of the reduce-scatter at eight lanes, for every M that does not collide: all widths, rounds, passes and outboxes.
 
-A seeded tenth runs by default, `pytest -m sweep -n 2` decides the others, 480 together.
+A seeded tenth runs by default, the slow tests decide the others, 480 classes together.
 """
 import random
 
@@ -20,12 +20,13 @@ def outbox_of_two_rounds(width: int, k: int) -> int:
     return max(a + b for a, b in zip(rounds, rounds[1:]))
 
 
-CLASSES = [
-    (width, k, n_part, n_out)
-    for width in range(1, LANES + 1) for k in range(1, width + 1) for n_part in range(1, 5)
-    for n_out in dict.fromkeys(("full", k, 2 * k, outbox_of_two_rounds(width, k)))
-]
-TENTH = set(random.Random(20).sample(CLASSES, len(CLASSES) // 10))
+# Classes that differ in the outbox alone have most claims in common, and are proved together.
+FAMILIES = [(width, k, n_part) for width in range(1, LANES + 1) for k in range(1, width + 1) for n_part in range(1, 5)]
+TENTH = set(random.Random(20).sample(FAMILIES, len(FAMILIES) // 10))
+
+
+def outboxes(width: int, k: int) -> list[int | str]:
+    return list(dict.fromkeys(("full", k, 2 * k, outbox_of_two_rounds(width, k))))
 
 
 class Kept(dict):
@@ -39,14 +40,13 @@ class Kept(dict):
 
 
 KEPT = Kept()
-ANSWERS = Answers()        # classes that differ in the outbox alone have most claims in common
 
 
 def test_the_outbox_of_two_rounds_is_equation_9():
     assert outbox_of_two_rounds(8, 4) == 8
     assert outbox_of_two_rounds(8, 5) == 8
     assert outbox_of_two_rounds(7, 3) == 6
-    assert len(CLASSES) == 480
+    assert sum(len(outboxes(width, k)) for width, k, _ in FAMILIES) == 480
 
 
 CUTS = [(8, 4, 1, "full", 4, 1, 2), (8, 4, 1, 4, 4, 4, 3), (4, 2, 2, 3, 6, 3, 1), (3, 2, 1, "full", 4, 2, 8), (1, 1, 3, 1, 16, 2, 2)]
@@ -59,9 +59,11 @@ def test_blocks_in_chunks_and_stripes_are_proved(width, k, n_part, n_out, chunks
     assert report.counts()["proved"] > 300
 
 
-@pytest.mark.parametrize(("width", "k", "n_part", "n_out"), [pytest.param(*c, marks=() if c in TENTH else pytest.mark.sweep) for c in CLASSES])
-def test_every_claim_of_a_class_is_proved(width, k, n_part, n_out, record_property):
-    report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT, answers=ANSWERS)
-    assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED]
-    assert report.counts()["proved"] > 300
-    record_property("counted", (f"claims of classes with a {'full' if n_out == 'full' else 'partial'} outbox", len(report.claims), report.seconds))
+@pytest.mark.parametrize(("width", "k", "n_part"), [pytest.param(*f, marks=() if f in TENTH else pytest.mark.slow) for f in FAMILIES])
+def test_every_claim_of_a_class_is_proved(width, k, n_part, record_property):
+    answers = Answers()
+    for n_out in outboxes(width, k):
+        report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT, answers=answers)
+        assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED], n_out
+        assert report.counts()["proved"] > 300, n_out
+        record_property("counted", (f"claims of classes with a {'full' if n_out == 'full' else 'partial'} outbox", len(report.claims), report.seconds))
