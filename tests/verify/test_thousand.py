@@ -42,7 +42,7 @@ def is_refused_by_the_language(program: Program) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", range(NUM_CLASSES))
 def test_three_checkers_agree_at_every_node_count(number: int, draws, record_property) -> None:
     draw = draws(1000 + number)
