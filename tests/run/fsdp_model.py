@@ -5,6 +5,7 @@ Gradients pass through a hook that rounds them to multiples of 2^-10 below 2^6, 
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -204,5 +205,8 @@ def run_cases(run: Callable[[str], dict]) -> int:
         dist.all_gather_object(gathered, run(case))
         if rank == 0:
             print(json.dumps({"case": case, "ranks": gathered}), flush=True)
+    # Models go before their process groups, and no rank goes while another still talks to it.
+    gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
     return 0
