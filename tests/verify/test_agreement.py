@@ -114,8 +114,8 @@ CLASSES = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("name", "lanes", "knobs"), CLASSES)
 def test_many_faults_are_judged_alike(name, lanes, knobs, seed, draws):
     program, draw = traced(name, lanes, **knobs), draws(seed)
