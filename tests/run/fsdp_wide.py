@@ -286,7 +286,8 @@ def averaging(trace: Trace, install: Callable) -> None:
 def forced_sums(trace: Trace, install: Callable) -> None:
     """Both divide the exact sum by the number of ranks, so that three ranks have the same bits too."""
     model = net(blocks=2, is_frozen=True, is_unused=True)
-    model.set_force_sum_reduction_for_comms(True)
+    for module in (*model.blocks, model):       # FSDP2 sets it on a module alone
+        module.set_force_sum_reduction_for_comms(True)
     install(model)
     train(model, trace, 4)
 

@@ -133,10 +133,12 @@ def optimizer_in_backward(model, trace):
 
 
 def divided(factor: float | None, is_sum_forced: bool):
+    """NOTE: FSDP2 sets both on a module alone, not on those below it."""
     def training(model, trace):
-        if factor is not None:
-            model.set_gradient_divide_factor(factor)
-        model.set_force_sum_reduction_for_comms(is_sum_forced)
+        for module in (*model.blocks, model):
+            if factor is not None:
+                module.set_gradient_divide_factor(factor)
+            module.set_force_sum_reduction_for_comms(is_sum_forced)
         train(model, trace, 3)
 
     return training
