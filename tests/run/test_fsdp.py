@@ -5,6 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import parse_topology
+from tidec.plan.lower import lower
+from tidec.run.fsdp import memory_line
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -77,6 +85,20 @@ WIDE: dict[str, Expected] = {
     "averaging": PLANNED,
     "forced sums": PLANNED,
 }
+
+
+def test_memory_is_told_by_collective():
+    """Two landings of 4 x 2 MiB and a shard of 2 MiB."""
+    group = Group("g", 1, (Parameter("w", (4096, 1024), Dtype.BF16),))
+    ask = Ask(parse_topology("1x4"), group, Lowering.P2P, parse_knobs((), 4, nodes=1))
+    gather, reduce = (lower(ask, c) for c in Collective)
+    assert gather.arena.bytes == 18 * 2**20
+    line = memory_line((gather, reduce))
+    assert line == (f"tidec: 2 plans take {(gather.arena.bytes + reduce.arena.bytes) / 2**20:.1f} MiB of shared memory on every rank: "
+                    f"18.0 MiB for all-gathers and {reduce.arena.bytes / 2**20:.1f} MiB for reduce-scatters")
+    assert memory_line((gather,)).endswith("18.0 MiB for all-gathers and 0.0 KiB for reduce-scatters")
+
+
 DEFAULT = ("plain", "two forwards/slot_reuse", "accumulating/slot_reuse")
 
 

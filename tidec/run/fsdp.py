@@ -164,10 +164,26 @@ def _digests(held: Held | None) -> dict[Collective, str]:
 
 def tell(made: Installed) -> None:
     """Print the line of every group, on one rank of the job."""
+    warning = HOOKS.fit().warning
+    _print(*(() if warning is None else (str(warning),)), *made.lines)
+
+
+def _print(*lines: str) -> None:
+    """Print on one rank of the job."""
     if dist.get_rank() == 0:
-        warning = HOOKS.fit().warning
-        for text in (*(() if warning is None else (warning,)), *made.lines):
+        for text in lines:
             print(text, file=sys.stderr, flush=True)
+
+
+def memory_line(plans: Sequence[Plan]) -> str:
+    """What the arenas of plans take of every rank, before it is taken."""
+    parts = [sum(p.arena.bytes for p in plans if p.collective is c) for c in Collective]
+    spelt = " and ".join(f"{_size(num_bytes)} for {c.value.replace('_', '-')}s" for c, num_bytes in zip(Collective, parts))
+    return f"tidec: {len(plans)} plans take {_size(sum(parts))} of shared memory on every rank: {spelt}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
 
 
 def uninstall(root: nn.Module) -> None:
@@ -291,7 +307,9 @@ def _hold(
     chosen = [
         tuple(None if of_collective(stays[live.name], c) else _plan_of(opened.bundle.plans, group, c) for c in Collective) for live, group in zip(members, groups)
     ]
-    for plan in {plan.digest: plan for pair in chosen for plan in pair if plan is not None}.values():
+    used = {plan.digest: plan for pair in chosen for plan in pair if plan is not None}
+    _print(memory_line(tuple(used.values())))
+    for plan in used.values():
         mine, trouble = b"", ""
         try:
             node = rt.Node(library, programs[plan.digest], team.peers.rank, 0, round(1000 * asking.deadline_s))
