@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidec.build.nccl import MIN_NCCL, Nccl, find_nccl
 from tidec.build.toolchain import count_gpus, find_architecture, find_compiler, find_nvcc
 from tidec.commands.answer import Answer
 from tidec.commands.tell import table
@@ -36,8 +37,12 @@ def run(*, target: str | None) -> Answer:
     rows = TARGETS if target is None else (find_target(target),)
     needs = {row.name: tuple(map(_need, _NEEDS[row.name])) for row in rows}
     is_met = all(n.found for found in needs.values() for n in found)
-    fields = {"python": platform.python_version(), "targets": [_jsonable(row, needs[row.name]) for row in rows]}
-    return Answer(Exit.ENVIRONMENT if target is not None and not is_met else Exit.OK, fields, _text(rows, needs))
+    rails = find_nccl() if any(row.name == "nccl" for row in rows) else None
+    fields: dict[str, object] = {"python": platform.python_version(), "targets": [_jsonable(row, needs[row.name]) for row in rows]}
+    if rails is not None:
+        fields["nccl"] = {"version": rails.version, "path": rails.path, "ok": not rails.lacks, "reason": rails.lacks}
+    text = _text(rows, needs) if rails is None else f"{_text(rows, needs)}\n{_rails_text(rails)}"
+    return Answer(Exit.ENVIRONMENT if target is not None and not is_met else Exit.OK, fields, text)
 
 
 def _need(what: str) -> Need:
@@ -55,6 +60,16 @@ def _need(what: str) -> Need:
     except TidecError as problem:
         d = problem.diagnostics[0]
         return Need(what, "", f"{d.sentence}: {d.reason}" if d.reason else d.sentence, d.help)
+
+
+def _rails_text(nccl: Nccl) -> str:
+    """Plans of one node need no NCCL; those of several nodes move over its rails."""
+    of = "for plans of several nodes, which this version does not run yet"
+    found = f"NCCL {nccl.version} at {nccl.path}" if nccl.version else "NCCL"
+    if not nccl.lacks:
+        return f"found    {found}, {of}"
+    want = ".".join(map(str, MIN_NCCL))
+    return f"missing  {found}: {nccl.lacks}; {of}\n  help: pip install 'tidec[cu13]' brings one of {want} or later; put its libnccl.so.2 first, in LD_PRELOAD"
 
 
 def _jsonable(row: Target, needs: tuple[Need, ...]) -> dict[str, object]:
