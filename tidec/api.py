@@ -12,9 +12,9 @@ from tidec.cache.key import prover_identity
 from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.ask import Mode
+from tidec.inputs.ask import read_mode
 from tidec.inputs.capability import choose_lowering
-from tidec.inputs.document import given_path, quoted
+from tidec.inputs.document import given_path
 from tidec.inputs.knobs import parse_knobs
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
@@ -70,7 +70,7 @@ def install(
     from tidec.run.fsdp import tell
     from tidec.run.library import is_disabled, is_required, kept_cache
 
-    cache = kept_cache()
+    cache, notes = kept_cache()
 
     def provide(signature: Signature, topo: str, name: str) -> Path:
         topology = parse_topology(topo)
@@ -83,9 +83,9 @@ def install(
             raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
                                         help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
 
-    made = install_model(model, plans=None if plans is None else Path(plans), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
-                         target=_target(target), mode=_read_mode(mode), is_required=require or is_required(), is_disabled=is_disabled(), deadline_s=deadline_s, is_poisoned=poison)
-    tell(made)
+    made = install_model(model, plans=None if plans is None else given_path(os.fspath(plans), what="the bundle"), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
+                         target=_target(target), mode=read_mode(mode), is_required=require or is_required(), is_disabled=is_disabled(), deadline_s=deadline_s, is_poisoned=poison)
+    tell(made, notes)
     return made
 
 
@@ -107,10 +107,3 @@ def _target(name: str) -> str:
     if name not in ("auto", "host"):
         raise TidecError(Diagnostic("E004", f"target {name} under FSDP2 is not built yet", help="write target=\"host\", or leave it out"))
     return "host"
-
-
-def _read_mode(text: str) -> Mode:
-    for mode in Mode:
-        if text == mode.value:
-            return mode
-    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help=f"one of: {', '.join(m.value for m in Mode)}"))

@@ -352,10 +352,9 @@ def _cache_command(options: argparse.Namespace, environment: Mapping[str, str]) 
 
 
 def _cache(environment: Mapping[str, str]) -> Cache:
-    from tidec.cache.key import cache_folder, open_cache
+    from tidec.cache.key import cache_of
 
-    folder = cache_folder(asked=environment.get("TIDEC_CACHE_DIR", ""), xdg=environment.get("XDG_CACHE_HOME", ""), home=environment.get("HOME", "") or "~")
-    cache, notes = open_cache(folder, environment.get("TIDEC_CACHE_PATH", ""))
+    cache, notes = cache_of(environment)
     for note in notes:
         print(note, file=sys.stderr)
     return cache

@@ -62,15 +62,6 @@ def alone(bundle: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def sync(path: Path) -> None:
-    """A file's bytes, or a folder's names, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sweep(parent: Path) -> None:
     for folder in sorted(parent.glob(f"{_own_prefix()}*")):
         lock = _open(folder)

@@ -21,11 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidec.build.beside import alone, beside, sync
+from tidec.build.beside import alone, beside
 from tidec.build.cuda import FLAGS as CUDA_FLAGS, compile_library, find_tools
 from tidec.build.toolchain import Compiler, find_architecture, find_compiler, run_tool
 from tidec.emit.bundle import SEAL
 from tidec.emit.manifest import canonical, sha256
+from tidec.emit.place import sync
 from tidec.emit.render import MODULE
 from tidec.emit.targets import Target, target as find_target
 from tidec.errors import Diagnostic, TidecError

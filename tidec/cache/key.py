@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def cache_folder(*, asked: str = "", xdg: str = "", home: str = "~") -> Path:
     if xdg and Path(xdg).is_absolute():
         return Path(xdg) / "tidec"
     return Path(home).expanduser().absolute() / ".cache" / "tidec"
+
+
+def cache_of(environment: Mapping[str, str]) -> tuple[Cache, tuple[Diagnostic, ...]]:
+    """The cache that variables name, and a warning for each layer that is left out. Raises P001, C003."""
+    folder = cache_folder(asked=environment.get("TIDEC_CACHE_DIR", ""), xdg=environment.get("XDG_CACHE_HOME", ""), home=environment.get("HOME", "") or "~")
+    return open_cache(folder, environment.get("TIDEC_CACHE_PATH", ""))
 
 
 def prover_identity() -> str:

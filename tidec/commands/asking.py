@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.ask import Mode
 from tidec.inputs.capability import Lowering, choose_lowering
 from tidec.inputs.document import quoted
 from tidec.inputs.knobs import Knobs, parse_knobs
@@ -30,14 +29,6 @@ def read_asked(*, topo: str, group: str, settings: tuple[str, ...] = (), capabil
     topology = parse_topology(topo)
     signature = load_groups(group)
     return Asked(topology, signature, parse_knobs(settings, topology.lanes, nodes=topology.nodes), choose_lowering(topology, capability))
-
-
-def read_mode(text: str) -> Mode:
-    """The mode of that name. Raises P001 where there is none."""
-    for mode in Mode:
-        if text == mode.value:
-            return mode
-    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help="write --mode in_place"))
 
 
 def read_budget(text: str) -> int:

@@ -6,13 +6,13 @@ import time
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.proofs import ProofStore, open_proofs
 from tidec.commands.answer import Answer
-from tidec.commands.asking import Asked, read_asked, read_budget, read_mode
+from tidec.commands.asking import Asked, read_asked, read_budget
 from tidec.commands.dump import Dump
 from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
 from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
-from tidec.inputs.ask import Collective
+from tidec.inputs.ask import Collective, read_mode
 from tidec.inputs.document import given_path
 from tidec.pipeline import NO_STORE, Compiled, Planned, compile
 

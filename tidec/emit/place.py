@@ -31,7 +31,7 @@ def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
                 (aside / name).write_bytes(data)
             # Written first and synced after: the disk then has all of it to do at once.
             for path in (*(aside / name for name in files), aside):
-                _sync(path)
+                sync(path)
             if target.is_dir():
                 os.rename(target, Path(beside) / "before")
             try:
@@ -40,7 +40,7 @@ def place(files: Mapping[str, bytes], out: Path, *, is_forced: bool) -> Path:
                 if (Path(beside) / "before").is_dir() and not target.exists():
                     os.rename(Path(beside) / "before", target)
                 raise
-            _sync(target.parent)
+            sync(target.parent)
             shutil.rmtree(Path(beside) / "before", ignore_errors=True)
     except OSError as problem:
         raise _unwritable(out, problem) from problem
@@ -83,7 +83,8 @@ def _unwritable(out: Path, problem: OSError) -> TidecError:
     return TidecError(Diagnostic("E003", f"{out} cannot be written", reason=problem.strerror or str(problem), help="give another folder with -o DIR"))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file's bytes, or a folder's names, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

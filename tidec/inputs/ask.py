@@ -28,6 +28,14 @@ class Mode(Enum):
     SLOT_REUSE = "slot_reuse"
 
 
+def read_mode(text: str) -> Mode:
+    """The mode of that name. Raises P001 where there is none."""
+    for mode in Mode:
+        if text == mode.value:
+            return mode
+    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help=f"one of: {', '.join(m.value for m in Mode)}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Everything a plan depends on.

@@ -18,8 +18,9 @@ from torch.distributed.fsdp import FSDPModule
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
 from tidec.inputs.signature import SCHEMA, Dtype, Group, Parameter, Signature, read_groups
+from tidec.run.arena import TORCH_DTYPES
 
-_DTYPES = {torch.bfloat16: Dtype.BF16, torch.float16: Dtype.FP16, torch.float32: Dtype.FP32, torch.float64: Dtype.FP64}
+_DTYPES = {of_torch: dtype for dtype, of_torch in TORCH_DTYPES.items()}
 
 # What an object that is not as FSDP2 makes it may raise when it is looked at.
 ODD = (AttributeError, TypeError, ValueError, LookupError, RuntimeError, AssertionError)

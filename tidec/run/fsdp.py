@@ -162,10 +162,10 @@ def _digests(held: Held | None) -> dict[Collective, str]:
     return {} if held is None else {c: runs.plan.digest for c, runs in zip(Collective, (held.ring, held.reducer)) if runs is not None}
 
 
-def tell(made: Installed) -> None:
-    """Print the line of every group, on one rank of the job."""
+def tell(made: Installed, notes: Sequence[Diagnostic]) -> None:
+    """Print notes and the line of every group, on one rank of the job."""
     warning = HOOKS.fit().warning
-    _print(*(() if warning is None else (str(warning),)), *made.lines)
+    _print(*map(str, notes), *(() if warning is None else (str(warning),)), *made.lines)
 
 
 def _print(*lines: str) -> None:

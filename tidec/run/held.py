@@ -50,7 +50,6 @@ class Held:
 
     group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.  lent: parameters whose storage is the landing's.
     counts: calls by collective and why they were stock, `None` where a plan ran them.  sharing: all groups of the ring, this one too.
-    moved_out: how often this group's all-gather had another one moved out of its landing.
     """
 
     name: str
@@ -66,7 +65,6 @@ class Held:
     is_vacated: bool = False
     counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
     sharing: tuple[Held, ...] = ()
-    moved_out: int = 0
 
     @property
     def group(self) -> FSDPParamGroup:
@@ -130,7 +128,6 @@ class Held:
             for other in self.sharing:
                 if other.lent and self.ring.is_next_bank_of(other.call) and other.group._training_state == TrainingState.IDLE:
                     other.leave()
-                    self.moved_out += 1
 
     def end_gather(self) -> None:
         """Where the plan's all-gather is under way, have FSDP2 wait for it, so that whoever waits later finds the group unsharded."""

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from tidec.build.library import build_library, is_unfinished, kept_library
 from tidec.build.rt import NAME, build_rt, rt_file
-from tidec.cache.key import Cache, cache_folder, open_cache
+from tidec.cache.key import Cache, cache_of
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
@@ -114,7 +114,6 @@ def _other(library: Path, reason: str) -> TidecError:
     return TidecError(Diagnostic("C001", f"{library.name} is not the library of this bundle", reason=reason, help="compile the bundle again"))
 
 
-def kept_cache() -> Cache:
-    """The cache that the environment names, with its layers. Raises P001, C003."""
-    folder = cache_folder(asked=os.environ.get("TIDEC_CACHE_DIR", ""), xdg=os.environ.get("XDG_CACHE_HOME", ""), home=os.environ.get("HOME", "") or "~")
-    return open_cache(folder, os.environ.get("TIDEC_CACHE_PATH", ""))[0]
+def kept_cache() -> tuple[Cache, tuple[Diagnostic, ...]]:
+    """The cache that the environment names, and a warning for each layer that is left out. Raises P001, C003."""
+    return cache_of(os.environ)
