@@ -242,8 +242,9 @@ def test_reading_groups_loads_no_package():
 
 def test_the_reference_names_every_key_and_its_example_is_planned_whole():
     text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    assert {name for row in rows for name in re.findall("`([^`]+)`", row)} == {*_FILE_KEYS, *_GROUP_KEYS, *_PARAMETER_KEYS, *_KEYS}
+    keys, programs = ({name for name in re.findall("^[|] (`[^|]+) [|]", part, re.M)} for part in text.split("\n# Programs\n"))
+    assert {name for row in keys for name in re.findall("`([^`]+)`", row)} == {*_FILE_KEYS, *_GROUP_KEYS, *_PARAMETER_KEYS, *_KEYS}
+    assert programs and all(any((ROOT / "examples").glob(program.strip("`"))) for program in programs)
     (example,) = re.findall("```json group\n(.*?)```", text, re.S)
     (topology,) = re.findall("```json topology\n(.*?)```", text, re.S)
     groups = read_groups(example, file="pebble.json").groups
