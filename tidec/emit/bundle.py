@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidec import __version__
-from tidec.emit.manifest import BUNDLE_SCHEMA, FILE_NAME, EchoReport, Entry, ask_json, canonical, entries, manifest_json, sha256
+from tidec.emit.manifest import BUNDLE_SCHEMA, FILE_NAME, EchoReport, Entry, ask_json, canonical, entries, manifest_json, requires, sha256
 from tidec.emit.place import MANIFEST, place
 from tidec.emit.render import Source, render
 from tidec.emit.stems import stems
@@ -37,7 +37,7 @@ class Bundle:
 
     digest: sha256 of manifest.json.  groups: one entry a group of the file, in order.
     plans, certificates, stems: one a distinct plan: the plan, its certificate's JSON, and the name of its files without endings.
-    sources: the emitted files.
+    sources: the emitted files.  environment: names and values that a job must have set before its first communicator.
     """
 
     path: Path
@@ -49,6 +49,7 @@ class Bundle:
     certificates: tuple[str, ...]
     stems: tuple[str, ...]
     sources: tuple[Source, ...]
+    environment: tuple[tuple[str, str], ...]
 
 
 def write_bundle(
@@ -73,9 +74,10 @@ def write_bundle(
     files |= {s.name: s.text.encode() for s in sources}
     groups = entries(asks, plans, names)
     inputs_digest = sha256(ask.encode())
-    manifest = manifest_json(version=__version__, inputs_digest=inputs_digest, groups=groups, plans=plans, stems=names, files=files, echo=echo).encode()
+    topology = asks[0].topology
+    manifest = manifest_json(version=__version__, inputs_digest=inputs_digest, topology=topology, groups=groups, plans=plans, stems=names, files=files, echo=echo).encode()
     path = place({**files, MANIFEST: manifest, SEAL: _seal(manifest).encode()}, out, is_forced=is_forced)
-    return Bundle(path, sha256(manifest), __version__, inputs_digest, groups, plans, tuple(p.certificate for p in proved), names, sources)
+    return Bundle(path, sha256(manifest), __version__, inputs_digest, groups, plans, tuple(p.certificate for p in proved), names, sources, _environment(requires(topology)))
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -124,7 +126,11 @@ def _checked(path: Path, text: bytes) -> Bundle:
     groups = tuple(Entry(g["name"], g["repeat"], *(_outcome(g[c.value], names) for c in Collective)) for g in manifest["groups"])
     certificates = tuple(files[f"{stem}.cert.json"].decode() for stem in names)
     sources = tuple(Source(name, files[name].decode()) for name in files if name.endswith((".hpp", ".cpp", ".cu")))
-    return Bundle(path, sha256(text), manifest["tidec_version"], manifest["inputs_digest"], groups, tuple(plans), certificates, names, sources)
+    return Bundle(path, sha256(text), manifest["tidec_version"], manifest["inputs_digest"], groups, tuple(plans), certificates, names, sources, _environment(manifest["requires"]))
+
+
+def _environment(needed: dict) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(name), str(value)) for name, value in needed["environment"].items()))
 
 
 def _outcome(said: dict, names: Sequence[str]) -> str | StockCause:

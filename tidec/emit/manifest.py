@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.knobs import NAMES
 from tidec.inputs.signature import canonical_text
+from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
 from tidec.plan.layout import lay_out
 
 BUNDLE_SCHEMA, ASK_SCHEMA = "tidec.bundle/1", "tidec.ask/1"
-# What a job that loads the bundle must have.
+# What every job that loads a bundle must have.
 REQUIRES = {"nccl": "2.31.2", "compute_capability": "9.0", "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}}
+# The class of what NCCL's host sends, and of what GPUs send: one that differs rides another priority, which may be lossy. Source: paper appendix G.
+TRAFFIC_CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC")
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,6 +64,13 @@ def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) ->
     return tuple(Entry(a.group.name, a.group.repeat, found(a, Collective.ALL_GATHER), found(a, Collective.REDUCE_SCATTER)) for a in asks)
 
 
+def requires(topology: Topology) -> dict[str, object]:
+    """What a job on that topology must have. The environment is what must be set before its first communicator is made."""
+    known = topology.nic_traffic_class
+    classes = {} if known is None else {name: str(known) for name in TRAFFIC_CLASSES}
+    return {**REQUIRES, "environment": {**REQUIRES["environment"], **classes}}
+
+
 def ask_json(asks: Sequence[Ask]) -> str:
     """Everything that was asked, and nothing that was derived. One topology, lowering and mode; knobs a group."""
     first = asks[0]
@@ -71,18 +81,19 @@ def ask_json(asks: Sequence[Ask]) -> str:
          "knobs": {name: _plain(getattr(a.knobs, name)) for name in NAMES}}
         for a in asks
     ]
+    known = {} if topology.nic_traffic_class is None else {"nic_traffic_class": topology.nic_traffic_class}
     return canonical({
         "schema": ASK_SCHEMA, "lowering": first.lowering.value, "mode": first.mode.value, "groups": groups,
-        "topology": {"nodes": topology.nodes, "lanes": topology.lanes, "rails": list(topology.rails), "multicast": topology.multicast},
+        "topology": {"nodes": topology.nodes, "lanes": topology.lanes, "rails": list(topology.rails), "multicast": topology.multicast, **known},
     })
 
 
 def manifest_json(
-    *, version: str, inputs_digest: str, groups: Sequence[Entry], plans: Sequence[Plan], stems: Sequence[str], files: Mapping[str, bytes], echo: EchoReport | None,
+    *, version: str, inputs_digest: str, topology: Topology, groups: Sequence[Entry], plans: Sequence[Plan], stems: Sequence[str], files: Mapping[str, bytes], echo: EchoReport | None,
 ) -> str:
     """The manifest. files: every other file of the bundle.  echo: `None` = the echo was not compared."""
     return canonical({
-        "schema": BUNDLE_SCHEMA, "tidec_version": version, "inputs_digest": inputs_digest, "requires": REQUIRES,
+        "schema": BUNDLE_SCHEMA, "tidec_version": version, "inputs_digest": inputs_digest, "requires": requires(topology),
         "groups": [{"name": g.name, "repeat": g.repeat, "all_gather": _outcome(g.all_gather), "reduce_scatter": _outcome(g.reduce_scatter)} for g in groups],
         "plans": [
             {"stem": stem, "collective": p.collective.value, "digest": p.digest, "program_digest": p.program_digest, "groups": list(p.groups)}

@@ -26,7 +26,8 @@ class Topology:
     rails: for each lane the number of its rail, the same on all nodes; empty = 0..L-1. Two lanes may share a rail.
     nic_gbps, push_gbps, sum_gbps_per_cta, land_gbps_per_cta, land_cap_gbps: GB/s; wait_us: microseconds a round of
     signals takes; sms: SMs of a GPU; nic_traffic_class: 0..255. `None` in any of these says one thing: the topology does
-    not give it. They choose knobs and never enter what is hashed; `origin` says where they come from.
+    not give it. Rates choose knobs and never enter what is hashed, the traffic class is what a job must
+    set; `origin` says where they come from.
     Raises P004 when no plan can be made for it.
     """
 

@@ -19,28 +19,35 @@ from tidec.cache.key import Cache, cache_of
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
+from tidec.run.environment import settings
 from tidec.run.worker import Program
 from tidec.verify.recheck import recheck
 
 NO_BUILD = "TIDEC_NO_BUILD"
 DISABLE = "TIDEC_DISABLE"
 REQUIRE = "TIDEC_REQUIRE"
+ON_GPUS = ("nccl", "loopback")
 _SYMBOLS = ("tidec_num_programs", "tidec_program_at", "tidec_issue")
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A bundle that may be run. library: for the target.  programs: of each plan of the bundle, in order, its number in the library."""
+    """A bundle that may be run. library: for the target.  programs: of each plan of the bundle, in order, its number in the library.
+
+    notes: variables of the environment that are not as the plans need them.
+    """
 
     bundle: Bundle
     target: str
     library: Path
     programs: tuple[int, ...]
+    notes: tuple[Diagnostic, ...] = ()
 
 
 def open_bundle(path: Path, target: str) -> Opened:
     """Re-check a bundle and give it with its library for a target, built if it is not there.
 
+    On GPUs what the plans need of the environment is set, where nobody has set it: this comes before the first communicator.
     Raises what `recheck` raises; C001 where the library is not the bundle's; E002 where it has to be built and cannot be, or TIDEC_NO_BUILD forbids it.
     """
     recheck(path)
@@ -50,7 +57,12 @@ def open_bundle(path: Path, target: str) -> Opened:
         unfinished = ": a build of it was stopped before it ended" if is_unfinished(path) else ""
         _may_build(f"{path} has no library for target {target}{unfinished}", f"tidec compile -o DIR --target {target} builds it")
         library = build_library(path, target).path
-    return Opened(bundle, target, library, _programs(library, bundle))
+    programs = _programs(library, bundle)
+    if target not in ON_GPUS:
+        return Opened(bundle, target, library, programs)
+    found = settings(bundle.environment, os.environ)
+    os.environ.update(found.values)
+    return Opened(bundle, target, library, programs, found.notes)
 
 
 def load_rt(where: Path) -> ModuleType:

@@ -13,9 +13,10 @@ from tidec.verify.recheck_words import tampered
 
 ASK, ASK_SCHEMA, GROUP_SCHEMA = "ask.json", "tidec.ask/1", "tidec.group/1"
 COLLECTIVES = ("all_gather", "reduce_scatter")
-REQUIRES = {"nccl": "2.31.2", "compute_capability": "9.0", "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}}
+REQUIRES, CONNECTIONS = {"nccl": "2.31.2", "compute_capability": "9.0"}, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 MAX_TRAINABLE, MAX_LANES, MAX_RANKS = 256, 72, 2**31 - 1
 _MANIFEST_KEYS = {"schema", "tidec_version", "inputs_digest", "requires", "groups", "plans", "files", "echo"}
+_TOPOLOGY = {"nodes", "lanes", "rails", "multicast"}
 _SOURCES = (".hpp", ".cpp", ".cu", ".cuh")
 _SLICE = 8
 
@@ -35,11 +36,12 @@ class Wanted:
 def check_ask(files: Files) -> tuple[Wanted, ...]:
     """The plans that the manifest lists, each with a group that asks for it. Raises C001."""
     manifest, listed = files.manifest, files.listed
-    _need(manifest.keys() == _MANIFEST_KEYS and manifest["requires"] == REQUIRES and isinstance(manifest["tidec_version"], str), "it has not the fields of this version")
+    _need(manifest.keys() == _MANIFEST_KEYS and isinstance(manifest["tidec_version"], str), "it has not the fields of this version")
     _need(_is_echo(manifest["echo"]), "what it says of the echo is no such thing")
     _need(ASK in listed and sha256(listed[ASK]) == manifest["inputs_digest"], f"its inputs_digest is not the sha256 of {ASK}")
     ask = parsed(ASK, listed[ASK])
     _check_topology(ask)
+    _need(manifest["requires"] == _required(ask["topology"]), f"what a job must have is not what the topology of {ASK} needs")
     stems, wanted = {}, {}
     for p in manifest["plans"]:
         _need(p.keys() == {"stem", "collective", "digest", "program_digest", "groups"} and is_digest(p["digest"]), "a plan is not listed as this version does")
@@ -65,6 +67,12 @@ def check_ask(files: Files) -> tuple[Wanted, ...]:
     return tuple(wanted[stem] for stem in stems)
 
 
+def _required(topology: dict) -> dict:
+    """What a job must have; a traffic class holds for both who send over rails, the host and the GPU."""
+    known = topology.get("nic_traffic_class")
+    return {**REQUIRES, "environment": {**CONNECTIONS, **({} if known is None else dict.fromkeys(("NCCL_IB_TC", "NCCL_GIN_IB_TC"), str(known)))}}
+
+
 def _check_names(listed: set[str], stems: set[str]) -> None:
     """Every plan has its three files, and there is nothing beside them but the ask and sources."""
     own = {f"{stem}.{end}" for stem in stems for end in ("plan.json", "cert.json", "hpp")} | {ASK, "tables.hpp", "module.cpp"}
@@ -85,14 +93,19 @@ def _check_module(plans: list, topology: dict, text: str) -> None:
             raise tampered("module.cpp", f"it has no program for {p['stem']}.plan.json")
 
 
+def _is_class(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 255
+
+
 def _check_topology(ask: dict) -> None:
     topology = ask["topology"]
     nodes, lanes = topology["nodes"], topology["lanes"]
     fits = (
         ask.keys() == {"schema", "lowering", "mode", "groups", "topology"} and ask["schema"] == ASK_SCHEMA and ask["lowering"] in ("p2p", "nvls")
-        and ask["mode"] == "in_place" and topology.keys() == {"nodes", "lanes", "rails", "multicast"} and type(topology["multicast"]) is bool
+        and ask["mode"] == "in_place" and topology.keys() in (_TOPOLOGY, _TOPOLOGY | {"nic_traffic_class"}) and type(topology["multicast"]) is bool
         and type(nodes) is type(lanes) is int and 1 <= nodes and 1 <= lanes <= MAX_LANES and nodes * lanes <= MAX_RANKS
         and len(topology["rails"]) == lanes and all(type(rail) is int and 0 <= rail <= 65535 for rail in topology["rails"]) and bool(ask["groups"])
+        and _is_class(topology.get("nic_traffic_class", 0))
     )
     if not fits:
         raise tampered(ASK, "it asks for nothing that this version plans")
