@@ -1,5 +1,7 @@
 """Files come to stand in their folder all at once, or not at all."""
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from tidec.emit.place import MANIFEST, place
 from tidec.errors import Exit, TidecError
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = {MANIFEST: b"{}", "a.hpp": b"// a"}
 OLD = {MANIFEST: b'{"schema": "tidec.bundle/1", "files": {"old.hpp": {}}}', "old.hpp": b""}
 
@@ -106,3 +109,11 @@ def test_a_file_of_one_s_own_in_a_bundle_is_never_deleted(tmp_path):
     with pytest.raises(TidecError, match="does not list 'notes.txt'"):
         place(bundle, tmp_path / "b", is_forced=True)
     assert (tmp_path / "b" / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_pipe_in_the_place_of_a_manifest_is_no_bundle_and_nobody_waits_for_it(tmp_path):
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / MANIFEST)
+    opened = subprocess.run([sys.executable, "-c", f"from pathlib import Path; from tidec.emit.place import check_free; check_free(Path({str(tmp_path / 'out')!r}), is_forced=True)"],
+                            capture_output=True, text=True, timeout=30, env={**os.environ, "PYTHONPATH": os.fspath(ROOT)})
+    assert "other things than a bundle" in opened.stderr

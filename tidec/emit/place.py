@@ -69,7 +69,8 @@ def check_free(out: Path, *, is_forced: bool) -> None:
 def _strange(folder: Path) -> str:
     """Why the folder is not a bundle and nothing else; empty if it is. What a bundle's manifest does not list is somebody's own."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        # A pipe of that name would have its reader wait.
+        manifest = json.loads((folder / MANIFEST).read_bytes()) if (folder / MANIFEST).is_file() else {}
         listed = set(manifest["files"]) if manifest["schema"].startswith("tidec.bundle/") else None
     except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         listed = None
