@@ -151,7 +151,7 @@ CODES: dict[str, Code] = {
     "F109": Code("other-gather-type", Exit.STOCK, "A parameter is gathered in another type than the mixed-precision policy of its module says, so that its group has no one type."),
     "F110": Code("odd-object", Exit.STOCK, "An object of FSDP2 lacks an attribute that tidec reads, or has another kind of value there: another version, or somebody's replacement. Its group keeps FSDP2's collectives."),
     "F201": Code("no-landing", Exit.STOCK, "All landings of a ring are held by other groups when one more group is gathered: more groups are unsharded at once than landings stand ready. This call is stock."),
-    "F202": Code("gradient-type", Exit.STOCK, "Gradients of a call are in another type than the plan reads, as they are after backward passes without a reduction (fp32). This call is stock."),
+    "F202": Code("gradient-type", Exit.STOCK, "Gradients of a call are in another type than the plan reads, as they are after backward passes without a reduction (fp32) where the bundle that was given has no plan for those. This call is stock."),
     "F203": Code("reduce-type", Exit.STOCK, "Gradients of a call are summed in another type than fp32. This call is stock."),
     "F204": Code("changed-parameter", Exit.STOCK, "A parameter has another shape, type or flag than at install, or is new. The call is stock."),
     "F205": Code("divide-factor", Exit.STOCK, "The divide factor of a call is zero, negative, infinite or no number, so no plan can scale with its inverse. This call is stock."),

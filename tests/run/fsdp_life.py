@@ -262,6 +262,11 @@ def given_plans() -> dict:
     tidec.install(model, bundle, require=True, **QUICK)
     train(model, ours, 3)
     found["2x2"] = tidec.report(model).by_plan
+    for is_reduced in (False, True):
+        model.set_requires_gradient_sync(is_reduced)
+        model(batch(4, model.width)).float().square().mean().backward()
+    model.zero_grad()
+    found["kept"] = codes(tidec.report(model).stock)
     tidec.uninstall(model)
     assert stock.seen == ours.seen
     for name, path in (("other size", compiled("1x2", "one-by-two", model)), ("absent", "nowhere")):

@@ -66,7 +66,7 @@ def test_the_switches_do_what_they_say(lives):
 @pytest.mark.slow
 def test_plans_that_are_given_run_or_are_refused_with_the_reason(lives):
     assert the_same(lives["given plans"]) == {
-        "2x2": 24, "other size": ["F304"], "other size, required": ["F304"], "absent": ["F306"], "absent, required": ["F306"], "partly": ["", "F302", "F302"], "one rank": "F010",
+        "2x2": 24, "kept": {"F202": 3}, "other size": ["F304"], "other size, required": ["F304"], "absent": ["F306"], "absent, required": ["F306"], "partly": ["", "F302", "F302"], "one rank": "F010",
     }
 
 

@@ -49,7 +49,7 @@ REASONS: dict[str, tuple[str, str, tuple[Collective, ...]]] = {
     "F110": ("FSDP2's object is not as expected: {what}", "tell us the versions of torch and tidec", _BOTH),
     "F201": ("no landing is free: {held}", "", _GATHER),
     "F202": ("the gradient of {parameter} is {found}, and the plan reads {wanted}; gradients that were kept over several backward passes are in fp32",
-             "reduce after every backward pass: set_requires_gradient_sync(True)", _REDUCE),
+             "install without plans=, or give a bundle that has the group in fp32 too; or reduce after every backward pass: set_requires_gradient_sync(True)", _REDUCE),
     "F203": ("gradients are summed in {found}; tidec sums in fp32", "set reduce_dtype=torch.float32 in the MixedPrecisionPolicy", _REDUCE),
     "F204": ("{parameter} is not what it was at install: {what}", "call tidec.install after the model has its final shape", _BOTH),
     "F205": ("the divide factor is {factor}, no finite number above zero", "", _REDUCE),

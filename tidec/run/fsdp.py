@@ -6,53 +6,35 @@ all of them hold a group, or none does.
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
 
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.ask import Collective, Mode
+from tidec.inputs.ask import Collective, Mode, stock_cause
 from tidec.inputs.document import quoted
-from tidec.inputs.signature import Group, Signature, canonical_text
+from tidec.inputs.signature import Dtype, Group, Signature, canonical_text
 from tidec.inputs.topology import MAX_LANES
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board, Peers
 from tidec.run.capture import LiveGroup, groups_of, read_group
-from tidec.run.collective import Node, Reducer, Ring
 from tidec.run.fallback import Reason, because, line, of_collective, require, why_stock
 from tidec.run.held import Freed, Held
 from tidec.run.hooks import Hooks, is_held
 from tidec.run.library import Opened, load_rt, open_bundle
 from tidec.run.report import GroupReport, Report, group_report
+from tidec.run.team import Team, libraries, memory_line, tell_lines
 
 # What rank 0 makes where no plans are given: the groups, the topology as one writes it, the target; gives the bundle's folder.
 Provide = Callable[[Signature, str, str], Path]
 Module = nn.Module
 # Where tidec_rt is kept.
 RtFolder = Callable[[], Path]
-
-
-@dataclass(slots=True)
-class Team:
-    """The held groups of one process group, and what they share."""
-
-    peers: Peers
-    board: Board | None = None
-    nodes: list[Node] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
-
-    def close(self) -> None:
-        for node in self.nodes:
-            node.close()
-        self.nodes.clear()
-        if self.board is not None:
-            self.board.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +106,7 @@ def install(
     teams: list[Team] = []
     with ExitStack() as undo:
         for process_group, members in _by_process_group([live for live in lives if not all(of_collective(stays[live.name], c) for c in Collective)]):
-            teams.append(Team(Peers(process_group, _replicas(members))))
+            teams.append(Team(Peers(process_group, _replicas(members)), round(1000 * deadline_s), is_poisoned))
             undo.callback(teams[-1].close)
             _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
         if is_required:
@@ -165,25 +147,7 @@ def _digests(held: Held | None) -> dict[Collective, str]:
 def tell(made: Installed, notes: Sequence[Diagnostic]) -> None:
     """Print notes and the line of every group, on one rank of the job."""
     warning = HOOKS.fit().warning
-    _print(*map(str, notes), *(() if warning is None else (str(warning),)), *made.lines)
-
-
-def _print(*lines: str) -> None:
-    """Print on one rank of the job."""
-    if dist.get_rank() == 0:
-        for text in lines:
-            print(text, file=sys.stderr, flush=True)
-
-
-def memory_line(plans: Sequence[Plan]) -> str:
-    """What the arenas of plans take of every rank, before it is taken."""
-    parts = [sum(p.arena.bytes for p in plans if p.collective is c) for c in Collective]
-    spelt = " and ".join(f"{_size(num_bytes)} for {c.value.replace('_', '-')}s" for c, num_bytes in zip(Collective, parts))
-    return f"tidec: {len(plans)} plans take {_size(sum(parts))} of shared memory on every rank: {spelt}"
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
+    tell_lines(*map(str, notes), *(() if warning is None else (str(warning),)), *made.lines)
 
 
 def uninstall(root: nn.Module) -> None:
@@ -259,8 +223,8 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     trouble = peers.of_replicas(trouble)
     if trouble is None:
         peers.check_same("the plans", opened.bundle.digest)
-        team.board = Board(peers)
-        trouble = peers.of_replicas(_hold(team, members, groups, opened, rt, stays, asking))
+        team.board, team.libraries = Board(peers), libraries(opened, rt)
+        trouble = _hold(team, members, groups, opened.bundle.plans, stays, asking.mode)
     if trouble is not None:
         team.held.clear()
         team.close()
@@ -272,7 +236,7 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
     opened, rt, told = None, None, ("", "")
     if peers.rank == 0:
         try:
-            path = asking.plans if asking.plans is not None else asking.provide(Signature(tuple(groups), "model"), f"1x{peers.size}", asking.target)
+            path = asking.plans if asking.plans is not None else asking.provide(Signature(_with_kept(groups), "model"), f"1x{peers.size}", asking.target)
             opened, rt = open_bundle(path, asking.target), load_rt(asking.rt_folder())
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
@@ -298,43 +262,24 @@ def _in_a_line(problem: TidecError) -> str:
 
 
 def _hold(
-    team: Team, members: list[LiveGroup], groups: list[Group], opened: Opened, rt: object, stays: dict[str, tuple[Reason, ...]], asking: Asking,
+    team: Team, members: list[LiveGroup], groups: list[Group], plans: Sequence[Plan], stays: dict[str, tuple[Reason, ...]], mode: Mode,
 ) -> Reason | None:
     """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not."""
-    library = rt.Library(os.fspath(opened.library))
-    runs: dict[str, Ring | Reducer] = {}
-    programs = {plan.digest: number for plan, number in zip(opened.bundle.plans, opened.programs)}
-    chosen = [
-        tuple(None if of_collective(stays[live.name], c) else _plan_of(opened.bundle.plans, group, c) for c in Collective) for live, group in zip(members, groups)
-    ]
+    chosen = [tuple(None if of_collective(stays[live.name], c) else _plan_of(plans, group, c) for c in Collective) for live, group in zip(members, groups)]
     used = {plan.digest: plan for pair in chosen for plan in pair if plan is not None}
-    _print(memory_line(tuple(used.values())))
-    for plan in used.values():
-        mine, trouble = b"", ""
-        try:
-            node = rt.Node(library, programs[plan.digest], team.peers.rank, 0, round(1000 * asking.deadline_s))
-            team.nodes.append(node)
-            mine = node.handle()
-        except RuntimeError as problem:
-            trouble = str(problem)
-        handles = team.peers.gather(mine)
-        if all(handles):
-            try:
-                node.connect(handles)
-            except RuntimeError as problem:
-                trouble = str(problem)
-        found = team.peers.first_trouble(trouble)
-        if found is not None:
-            return because("F306", rank=found[0], what=found[1])
-        runs[plan.digest] = Ring(plan, node, is_poisoned=asking.is_poisoned) if plan.collective is Collective.ALL_GATHER else Reducer(plan, node)
-    for live, pair in zip(members, chosen):
+    tell_lines(memory_line(tuple(used.values())))
+    trouble = team.open_all(tuple(used.values()))
+    if trouble is not None:
+        return trouble
+    for live, group, pair in zip(members, groups, chosen):
         lacking = tuple(c for c, plan in zip(Collective, pair) if plan is None and not of_collective(stays[live.name], c))
         if lacking:
             stays[live.name] += (replace(because("F302", why=" in the bundle"), collectives=lacking),)
         without = tuple(next(iter(of_collective(stays[live.name], c)), None) for c in Collective)
-        ring, reducer = (None if plan is None else runs[plan.digest] for plan in pair)
+        ring, reducer = (None if plan is None else team.runs[plan.digest] for plan in pair)
         if ring is not None or reducer is not None:
-            team.held.append(Held(live.name, weakref.ref(live.group), team.board, asking.mode, ring, reducer, without))
+            kept = None if reducer is None else _plan_of(plans, _as_kept(group), Collective.REDUCE_SCATTER)
+            team.held.append(Held(live.name, weakref.ref(live.group), team.board, mode, ring, reducer, without, kept, team.open))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
     return None
@@ -343,6 +288,17 @@ def _hold(
 def _as_packed(group: Group) -> Group:
     """The group as its shards come: packed in the type that they are gathered in, so that plans need no cast."""
     return replace(group, params=tuple(replace(p, dtype=group.gathered_as(p)) for p in group.params))
+
+
+def _as_kept(group: Group) -> Group:
+    """The group as its gradients are where FSDP2 keeps them over several backward passes: in fp32."""
+    return replace(group, name=f"{group.name}.kept", param_dtype=None, params=tuple(replace(p, dtype=Dtype.FP32) for p in group.params))
+
+
+def _with_kept(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """The groups, and those of which kept gradients need a plan of their own."""
+    reduced = [g for g in groups if stock_cause(g, Collective.REDUCE_SCATTER) is None]
+    return (*groups, *(_as_kept(g) for g in reduced if g.gradient_dtype is not Dtype.FP32))
 
 
 def _plan_of(plans: Sequence[Plan], group: Group, collective: Collective) -> Plan | None:

@@ -19,6 +19,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.document import quoted
+from tidec.plan.ir import Plan
 from tidec.run.agree import Board
 from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
 from tidec.run.collective import Reducer, Ring
@@ -48,8 +49,10 @@ class Freed:
 class Held:
     """One group.
 
-    group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.  lent: parameters whose storage is the landing's.
-    counts: calls by collective and why they were stock, `None` where a plan ran them.  sharing: all groups of the ring, this one too.
+    group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.
+    kept: the plan that reduces gradients which FSDP2 has kept in fp32 over several backward passes; `None` = there is none.  open: gives what runs a plan.
+    lent: parameters whose storage is the landing's.  counts: calls by collective and why they were stock, `None` where a plan ran them.
+    sharing: all groups of the ring, this one too.
     """
 
     name: str
@@ -58,7 +61,9 @@ class Held:
     mode: Mode
     ring: Ring | None
     reducer: Reducer | None
-    without: tuple[Reason | None, Reason | None] = (None, None)
+    without: tuple[Reason | None, Reason | None]
+    kept: Plan | None
+    open: Callable[[Plan], Ring | Reducer | Reason]
     call: int | None = None
     landing: Landing | None = None
     lent: set[int] = field(default_factory=set)
@@ -176,39 +181,50 @@ class Held:
         grads: cleared, as stock does. params: those that have a gradient, in the group's order.
         """
         given = {p.free_unsharded_param.index: grad for p, grad in zip(params, grads) if isinstance(p.free_unsharded_param, Freed)}
-        why = self._why_stock_reduce(bound, given, len(params))
+        reducer, why = self._reducer_of(bound, given, len(params))
         missing = [] if self.reducer is None else [r.name for i, r in enumerate(self.reducer.plan.layout.params) if r.is_trainable and i not in given]
         number = self._say(Collective.REDUCE_SCATTER, why, f" without a gradient of {', '.join(missing)}" if missing else "")
         if why:
             returned = stock()
             self._finish_reduce(number)
             return returned
-        if self.is_vacated:
+        # Gradients in fp32 do not fit where parameters in bf16 lay.
+        is_reused = self.is_vacated and reducer is self.reducer
+        if is_reused:
             addresses = {i: self.landing.fill(i, grad) for i, grad in given.items() if grad.numel()}
         else:
             given = {i: grad.contiguous() for i, grad in given.items()}
             addresses = {i: grad.data_ptr() for i, grad in given.items()}
         grads.clear()
-        if self.is_vacated:
+        if is_reused:
             given.clear()
 
         def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> None:
-            self._node(lambda: self.reducer.reduce(addresses, out, alpha, accumulate=accumulate))
+            self._node(lambda: reducer.reduce(addresses, out, alpha, accumulate=accumulate))
             self._finish_reduce(number)
 
-        return reduced(self.reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params])
+        return reduced(reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params])
 
     def _finish_reduce(self, number: int) -> None:
         if self.is_vacated:
             self._let_go()
         self.board.check(number)
 
-    def _why_stock_reduce(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> Reason | None:
+    def _reducer_of(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> tuple[Reducer | None, Reason | None]:
+        """What reduces these gradients, or why nothing of tidec's does. Where gradients were kept for the first time, the ranks open what reduces them."""
         if self.reducer is None:
-            return self.without[1]
+            return None, self.without[1]
+        is_kept = self.kept is not None and bool(given) and all(grad.dtype == torch.float32 for grad in given.values())
+        plan = self.kept if is_kept else self.reducer.plan
+        why = self._why_stock_reduce(plan, bound, given, num_params)
+        if why is not None or not is_kept:
+            return self.reducer, why
+        found = self._node(lambda: self.open(plan))
+        return (None, found) if isinstance(found, Reason) else (found, None)
+
+    def _why_stock_reduce(self, plan: Plan, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> Reason | None:
         if type(bound.comm) is not DefaultReduceScatter:
             return because("F107", type=type(bound.comm).__name__)
-        plan = self.reducer.plan
         want = TORCH_DTYPES[plan.gradient_dtype]
         if bound.group is None or bound.group.size() != plan.ranks:
             return because("F206")
