@@ -4,7 +4,7 @@ import random
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.knobs import FULL, MAX_CHUNKS, NAMES, Knobs, default_knobs, num_chunks, parse_knobs
+from tidec.inputs.knobs import FULL, MAX_CHUNKS, NAMES, NOTHING_SET, Knobs, Settings, default_knobs, num_chunks, parse_knobs, read_settings
 
 
 def refusal(settings, lanes=8, **more) -> str:
@@ -38,9 +38,9 @@ def test_k_follows_w_unless_it_is_set():
 
 
 def test_every_setting_reaches_its_knob():
-    settings = ("W=4", "k=3", "n_stg=8", "n_part=4", "n_out=3", "chunks=6", "stripes=3", "ctas_sum=4", "ctas_land=4", "cast=1", "pacing=off")
+    settings = ("W=4", "k=3", "n_stg=8", "n_part=4", "n_out=3", "chunks=6", "stripes=3", "ctas_sum=16", "ctas_land=1024", "cast=1", "pacing=off")
     assert [s.partition("=")[0] for s in settings] == [name for name in NAMES if name != "chunk_bytes"]
-    assert parse_knobs(settings, 8) == Knobs(4, 3, n_stg=8, n_part=4, n_out=3, chunks=6, stripes=3, cast=True)
+    assert parse_knobs(settings, 8) == Knobs(4, 3, n_stg=8, n_part=4, n_out=3, chunks=6, stripes=3, ctas_sum=16, ctas_land=1024, cast=True)
     assert parse_knobs(("chunk_bytes=4096",), 8) == Knobs(8, 4, chunk_bytes=4096)
     assert parse_knobs(("cast=0", "n_out=full"), 8) == Knobs(8, 4, cast=False)
 
@@ -76,12 +76,25 @@ error[P006 bad-knob]: there is no knob "n_outs"
 
 
 def test_a_knob_that_no_plan_reads_cannot_be_set():
-    assert refusal(("ctas_sum=8",)) == """\
-error[P006 bad-knob]: knob ctas_sum cannot be set to 8
+    assert refusal(("pacing=on",)) == """\
+error[P006 bad-knob]: knob pacing cannot be set to on
   reason: no plan reads this knob yet
-  help: leave ctas_sum out, or write ctas_sum=4"""
-    for setting in ("ctas_land=1", "pacing=on"):
-        assert "no plan reads this knob yet" in refusal((setting,))
+  help: leave pacing out, or write pacing=off"""
+
+
+def test_settings_keep_what_was_set_whatever_the_order():
+    settings = read_settings(("k=3", "W=4", "n_out=full"), 8)
+    assert settings == read_settings(("n_out=full", "W=4", "k=3"), 8) == Settings((("W", 4), ("k", 3), ("n_out", FULL)))
+    assert "k" in settings and "n_part" not in settings
+    assert settings.over(Knobs(8, 4, n_stg=3)) == Knobs(4, 3, n_stg=3)
+    assert read_settings((), 8) == NOTHING_SET and NOTHING_SET.over(Knobs(8, 4)) == Knobs(8, 4)
+
+
+@pytest.mark.parametrize("settings", [("W=9",), ("W=2", "W=3"), ("pacing=on",), ("chunks=2", "chunk_bytes=64"), ("nothing=1",)])
+def test_settings_are_refused_as_knobs_are(settings):
+    with pytest.raises(TidecError) as caught:
+        read_settings(settings, 8)
+    assert str(caught.value) == refusal(settings)
 
 
 def test_chunks_are_as_many_as_fit_a_slot_and_a_multiple_of_the_stripes():

@@ -20,7 +20,7 @@ _RANGES = {
     "ctas_sum": (1, 1024), "ctas_land": (1, 1024),
 }
 # NOTE: these can be set to one value only, because no plan reads them yet; a row goes when a plan does.
-_NOT_BUILT = ("ctas_sum", "ctas_land", "pacing")
+_NOT_BUILT = {"pacing": False}
 
 
 class Full(Enum):
@@ -43,7 +43,7 @@ class Knobs:
     n_stg: local staging slots.  n_part: passes a call.  n_out: outbox blocks a bank, or FULL.
     chunk_bytes: of a staging slot; 0 = a block is one chunk.  chunks: of a block; 0 = as many as chunk_bytes makes.
     stripes: puts a block is split into, each over its own RMA context; a block has as many chunks, or a multiple.
-    ctas_sum, ctas_land: CTAs of the sum and landing kernels.
+    ctas_sum, ctas_land: CTAs of the sum and landing kernels; they change no plan.
     cast: whether the all-gather casts into its stage; `None` (not set) = as the group's types need. `Ask` settles it.
     pacing: whether a round of the all-gather waits for the one before to be confirmed.
     """
@@ -64,20 +64,33 @@ class Knobs:
 
 
 def default_knobs(lanes: int) -> Knobs:
-    """W = L, k = min(4, W), a full outbox, two staging slots, one pass, one chunk, one stripe."""
+    """What holds where nothing is chosen for a group: W = L, k = min(4, W), a full outbox, two staging slots, one pass, one chunk, one stripe."""
     return Knobs(lanes, min(4, lanes))
 
 
-def parse_knobs(settings: Sequence[str], lanes: int, *, defaults: Knobs | None = None, nodes: int | None = None) -> Knobs:
-    """Read settings such as ("W=4", "n_out=full") over the defaults.
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was set of the knobs, by name and in the order of `NAMES`; the solver chooses the rest for each group."""
 
-    lanes: L.  defaults: what holds where nothing is set; `None` = `default_knobs`.
-    nodes: M; `None` = any, as in a claim for every M.
-    A k that is not set follows a W that is, and an n_out that is not set is never too small for them.
-    Raises P006 for an unknown name, one set twice, a value out of range, an n_out below min(k, W, M-1) (the rounds would
-    wait for each other), and for another value of a knob that no plan reads yet.
+    values: tuple[tuple[str, int | bool | Full], ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return any(own == name for own, _ in self.values)
+
+    def over(self, base: Knobs) -> Knobs:
+        """The knobs with what was set in the place of what they had."""
+        return replace(base, **dict(self.values))  # type: ignore[arg-type]
+
+
+NOTHING_SET = Settings()
+
+
+def read_settings(settings: Sequence[str], lanes: int) -> Settings:
+    """Read settings such as ("W=4", "n_out=full"). lanes: L.
+
+    Raises P006 for an unknown name, one set twice, a value out of range, chunks beside chunk_bytes, and for another value than the
+    default of a knob that no plan reads yet.
     """
-    base = defaults or default_knobs(lanes)
     given: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -88,21 +101,32 @@ def parse_knobs(settings: Sequence[str], lanes: int, *, defaults: Knobs | None =
         if name in given:
             raise _bad(f"knob {name} is set twice, to {given[name]} and to {value}", help="set it once")
         given[name] = value
-    values: dict[str, object] = {name: _value(name, text, lanes) for name, text in given.items()}
-    for name in _NOT_BUILT:
-        if name in values and values[name] != getattr(base, name):
-            default = _spelt(getattr(base, name))
-            raise _bad(f"knob {name} cannot be set to {given[name]}", reason="no plan reads this knob yet", help=f"leave {name} out, or write {name}={default}")
+    values = {name: _value(name, text, lanes) for name, text in given.items()}
+    for name, only in _NOT_BUILT.items():
+        if name in values and values[name] != only:
+            raise _bad(f"knob {name} cannot be set to {given[name]}", reason="no plan reads this knob yet", help=f"leave {name} out, or write {name}={_spelt(only)}")
     if "chunks" in values and "chunk_bytes" in values:
         raise _bad("chunks and chunk_bytes are both set", reason="each says how large a chunk is", help="set one of them")
-    knobs = replace(base, **values)  # type: ignore[arg-type]
+    return Settings(tuple((name, values[name]) for name in NAMES if name in values))
+
+
+def parse_knobs(settings: Sequence[str], lanes: int, *, defaults: Knobs | None = None, nodes: int | None = None) -> Knobs:
+    """Read settings over the defaults: all knobs without a solver, for a claim about every group or every M.
+
+    lanes: L.  defaults: what holds where nothing is set; `None` = `default_knobs`.
+    nodes: M; `None` = any, as in a claim for every M.
+    A k that is not set follows a W that is, and an n_out that is not set is never too small for them.
+    Raises P006 as `read_settings` does, and for an n_out below min(k, W, M-1): the rounds would wait for each other.
+    """
+    found = read_settings(settings, lanes)
+    knobs = found.over(defaults or default_knobs(lanes))
     if knobs.W > lanes:
         knobs = replace(knobs, W=lanes)
-    if "k" not in values:
+    if "k" not in found:
         knobs = replace(knobs, k=min(knobs.k, knobs.W))
     least = least_outbox(knobs, nodes)
     if isinstance(knobs.n_out, int) and knobs.n_out < least:
-        if "n_out" in values:
+        if "n_out" in found:
             raise too_small_outbox(knobs, nodes)
         knobs = replace(knobs, n_out=least)
     return knobs
@@ -142,7 +166,7 @@ def num_chunks(knobs: Knobs, *, row_elems: int = 0, row_item_bytes: int = 1) -> 
                help=f"write chunk_bytes={-(-row_elems // (most * CHUNK_ALIGNMENT_ELEMS)) * CHUNK_ALIGNMENT_ELEMS * row_item_bytes} or more")
 
 
-def _value(name: str, text: str, lanes: int) -> object:
+def _value(name: str, text: str, lanes: int) -> int | bool | Full:
     if name == "n_out" and text == FULL.value:
         return FULL
     if name == "pacing":

@@ -1,0 +1,206 @@
+"""Knobs are chosen from rates and memory, alike on every machine, and say which term decided."""
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tidec.errors import TidecError
+from tidec.inputs.ask import Mode
+from tidec.inputs.knobs import FULL, NOTHING_SET, Knobs, num_chunks, read_settings
+from tidec.inputs.topology import Topology
+from tidec.size.memory import outbox_depth, reduce_staging_bytes
+from tidec.size.solver import MAX_SHARDS, PROVED_LANES, SMALL_BYTES, Choice, Class, classes, num_rounds, solve
+
+MIB = 2**20
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def choice(topo, output_mib, *, mode=Mode.IN_PLACE, item=2, budget=None, settings=(), **rates) -> Choice:
+    nodes, lanes = map(int, topo.split("x"))
+    return solve(Topology(nodes, lanes, **rates), packed_elems=output_mib * MIB // 4, grad_item_bytes=item, mode=mode, budget_bytes=budget,
+                 settings=read_settings(settings, lanes) if settings else NOTHING_SET)
+
+
+def why(found: Choice, name: str) -> str:
+    (term,) = [t for t in found.terms if t.name == name]
+    return str(term)
+
+
+def test_rounds_of_a_pass_by_hand():
+    # Nine others, eight a wave: 8 and 1. With k = 4: two rounds and one; with k = 3: three and one.
+    assert [num_rounds(10, 8, k) for k in (1, 2, 3, 4, 8)] == [9, 5, 4, 3, 2]
+    assert num_rounds(1, 8, 4) == 0 and num_rounds(8, 8, 4) == 2 and num_rounds(9, 8, 4) == 2
+
+
+def test_rounds_are_those_that_a_walk_over_waves_makes():
+    for seed in range(300):
+        rng = random.Random(seed)
+        nodes, width, k = rng.randrange(1, 200), rng.randrange(1, 17), rng.randrange(1, 17)
+        walked = sum(-(-len(range(at, min(at + width, nodes))) // k) for at in range(1, nodes, width))
+        assert num_rounds(nodes, width, k) == walked, f"seed {seed}"
+
+
+def test_k_is_widened_only_where_rounds_cost_a_tenth_of_the_wire():
+    # Seven blocks at 47.5 GB/s against four rounds of 1.3 ms: 32 MiB take 4.94 ms, so 5.2 ms of waits are 105 percent; 512 MiB take 79.1 ms, of which they are 6.6.
+    assert why(choice("8x8", 32), "k") == "k = 4: 4 rounds of 1.3 ms with k = 2 would be 105 % of the 4.94 ms on the wire"
+    assert why(choice("8x8", 512), "k") == "k = 2: 4 rounds of 1.3 ms with k = 2 are 6.57 % of the 79.1 ms on the wire"
+
+
+def test_k_is_no_wider_than_what_there_is_to_send():
+    assert why(choice("2x8", 32), "k") == "k = 1: there is one other node"
+    assert why(choice("3x8", 32), "k") == "k = 2: a larger one makes no fewer rounds than 1"
+    assert why(choice("8x1", 32), "k") == "k = 1: a wave has no more"
+    assert choice("4x8", 32).knobs.k == choice("8x4", 32).knobs.k == 4
+    assert choice("8x8", 1, settings=("n_out=3",)).knobs.k == 3 and choice("8x8", 1, settings=("W=2",)).knobs.k == 2
+
+
+def test_waits_that_cost_nothing_leave_k_at_two():
+    assert choice("64x8", 1, wait_us=0.0).knobs.k == 2
+
+
+def test_in_place_has_a_full_outbox_and_slot_reuse_that_of_two_rounds():
+    assert choice("64x8", 32).knobs.n_out is FULL
+    reuse = choice("64x8", 32, mode=Mode.SLOT_REUSE)
+    assert reuse.knobs.n_out == outbox_depth(64, 8, 4, reuse.knobs.n_part) == 8
+    assert why(reuse, "n_out") == "n_out = 8: two rounds that follow each other (eq. 9)"
+    # Five nodes: four in one round, and with one pass there is no other.
+    assert choice("5x8", 1, mode=Mode.SLOT_REUSE).knobs.n_out is FULL
+
+
+def test_passes_are_the_fewest_whose_staging_is_at_most_21_output_shards():
+    # 2*7 outbox blocks, 2 spares, 8 of the inbox, and 8 or 1 shards of slots: 32 or 25. Two passes halve inbox and slots: 14 + 2 + 4 + 1/2.
+    assert why(choice("8x8", 32), "n_part") == "n_part = 2: 656 MiB of staging, 20.5 output shards (at most 21; with a pass less 25 output shards)"
+    assert choice("5x8", 32).knobs.n_part == 1
+
+
+def test_a_small_group_is_not_cut_into_passes():
+    assert why(choice("8x8", 1), "n_part") == "n_part = 1: 32 MiB of staging, 32 output shards; below 64 MiB no memory is worth another pass"
+
+
+def test_where_no_passes_are_enough_there_is_one():
+    assert why(choice("64x8", 128), "n_part") == "n_part = 1: 18560 MiB of staging, 145 output shards; no number of passes brings it to 21"
+
+
+def test_a_stated_budget_takes_more_passes_and_never_fewer():
+    assert choice("8x8", 32, mode=Mode.SLOT_REUSE, budget=400 * MIB).knobs.n_part == 3
+    assert choice("8x8", 32, budget=80 * 2**30) == choice("8x8", 32)
+    assert why(choice("8x8", 32, budget=300 * MIB), "n_part").endswith("no number of passes brings it to 300 MiB")
+    for seed in range(150):
+        rng = random.Random(seed)
+        asked = dict(topo=f"{rng.randrange(1, 70)}x{rng.choice((1, 2, 3, 4, 8, 16))}", output_mib=rng.choice((1, 2, 7, 32, 128)), item=rng.choice((2, 4)), mode=rng.choice(list(Mode)))
+        free, tight = choice(**asked).knobs, choice(**asked, budget=rng.choice((5, 50, 500)) * MIB).knobs
+        assert tight.n_part >= free.n_part, f"seed {seed}"
+
+
+def test_staging_that_was_chosen_is_as_small_as_its_reason_says():
+    for seed in range(200):
+        rng = random.Random(seed)
+        nodes, lanes, item, mode = rng.randrange(1, 80), rng.choice(PROVED_LANES), rng.choice((2, 4)), rng.choice(list(Mode))
+        elems = rng.randrange(1, 2 ** rng.randrange(1, 30))
+        found = solve(Topology(nodes, lanes), packed_elems=elems, grad_item_bytes=item, mode=mode)
+        staging = reduce_staging_bytes(elems, nodes=nodes, lanes=lanes, knobs=found.knobs, grad_item_bytes=item)
+        shard = 4 * lanes * (-(-elems // (8 * lanes)) * 8)
+        said = why(found, "n_part")
+        assert ("no number of passes" in said) == (staging > max(MAX_SHARDS * shard, SMALL_BYTES)), f"seed {seed}: {said}"
+        assert mode is Mode.IN_PLACE or "no number of passes" not in said, f"seed {seed}: {said}"
+
+
+def test_chunks_are_small_where_their_meetings_cost_little():
+    # A block of 128 MiB is on the wire for 2.83 ms, eight meetings of 7.6 us are 2 percent of it; of 1 MiB it is the other way round.
+    assert why(choice("2x8", 128), "chunks") == "chunks = 8: 8 meetings of 7.6 us are 2.15 % of a block's 2.83 ms"
+    assert why(choice("2x8", 1), "chunks") == "chunks = 1: 8 meetings of 7.6 us would be 275 % of a block's 22.1 us"
+    assert why(choice("2x1", 128), "chunks") == "chunks = 1: nothing is pushed where a node has one lane"
+    # Two lanes of one node: 32 MiB of fp32 are 16 MiB of bf16 pushes, 42 us; a fifth of 64 MiB's 170 us is two meetings.
+    assert [num_chunks(choice("1x2", mib).knobs) for mib in (32, 64, 128, 256, 512, 1024)] == [1, 2, 4, 8, 8, 8]
+
+
+def test_one_node_s_sums_leave_a_gemm_in_one_wave():
+    found = choice("1x8", 64)
+    assert found.knobs.ctas_sum == 8 and why(found, "ctas_sum").endswith("a GEMM of one wave leaves 8 on 132 SMs")
+    assert why(found, "ctas_land") == "ctas_land = 1: nothing lands on one node"
+    assert choice("1x8", 64, sms=148).knobs.ctas_sum == 16
+
+
+def test_what_is_set_is_kept_and_says_so():
+    settings = ("W=4", "k=3", "n_stg=3", "n_part=2", "n_out=3", "chunks=5", "stripes=5", "ctas_sum=16", "ctas_land=2")
+    found = choice("8x8", 32, settings=settings)
+    assert found.knobs == Knobs(4, 3, n_stg=3, n_part=2, n_out=3, chunks=5, stripes=5, ctas_sum=16, ctas_land=2)
+    assert [str(t) for t in found.terms] == [f"{name} = {value}: set" for name, value in (s.split("=") for s in sorted(settings, key=lambda s: [t.name for t in found.terms].index(s.split("=")[0])))]
+    assert all(t.is_set for t in found.terms)
+    assert choice("8x8", 32, settings=("chunk_bytes=1048576", "cast=1")).knobs == Knobs(8, 4, n_part=2, chunk_bytes=2**20, cast=True)
+    assert not any(t.is_set for t in choice("8x8", 32).terms)
+
+
+def test_chunk_bytes_that_make_too_many_chunks_are_refused():
+    with pytest.raises(TidecError) as caught:
+        choice("8x8", 32, settings=("chunk_bytes=1000",))
+    assert caught.value.diagnostics[0].code == "P006"
+
+
+def test_every_number_that_is_not_set_has_a_term():
+    names = [t.name for t in choice("3x4", 2).terms]
+    assert names == ["W", "k", "n_stg", "stripes", "n_part", "n_out", "chunks", "ctas_sum", "ctas_land"]
+    assert all(t.why for t in choice("3x4", 2).terms)
+
+
+def class_of(lanes: int, knobs: Knobs) -> Class:
+    assert knobs == Knobs(knobs.W, knobs.k, n_part=knobs.n_part, n_out=knobs.n_out, chunks=knobs.chunks, ctas_sum=knobs.ctas_sum, ctas_land=knobs.ctas_land)
+    return Class(lanes, knobs.W, knobs.k, knobs.n_part, knobs.n_out, num_chunks(knobs))
+
+
+def test_every_choice_lies_in_the_stated_classes_and_every_class_is_chosen():
+    """Slow and fast waits give every k; budgets that just fit a number of passes give every n_part; sizes, and a slow rail, give every number of chunks."""
+    stated, reached = set(classes()), set()
+    assert len(stated) == len(classes()) == 112
+    for lanes in PROVED_LANES:
+        for nodes in (*range(1, 11), 17):
+            for mode in Mode:
+                for wait_us in (0.0, 1e9):
+                    for elems in (2**14, *(2**power for power in range(22, 28))) if nodes == 1 else (2**14, 2**18, 2**24):
+                        asked = dict(packed_elems=elems, grad_item_bytes=2, mode=mode)
+                        topology = Topology(nodes, lanes, wait_us=wait_us, nic_gbps=1.0 if elems == 2**18 else None)
+                        free = solve(topology, **asked).knobs
+                        for parts in (0, 1, 2, 3, 4):
+                            depth = outbox_depth(nodes, free.W, free.k, max(1, parts))
+                            n_out = depth if mode is Mode.SLOT_REUSE and depth < parts * (nodes - 1) else FULL
+                            fits = replace(free, n_part=max(1, parts), n_out=n_out, chunks=8 if lanes > 1 else 0)
+                            staging = reduce_staging_bytes(elems, nodes=nodes, lanes=lanes, knobs=fits, grad_item_bytes=2)
+                            found = solve(topology, **asked, budget_bytes=staging if parts else None).knobs
+                            assert class_of(lanes, found) in stated, (nodes, lanes, mode, wait_us, elems, parts)
+                            reached.add(class_of(lanes, found))
+    assert not stated - reached, sorted(map(str, stated - reached))
+
+
+def test_drawn_choices_lie_in_the_stated_classes():
+    stated = set(classes())
+    for seed in range(800):
+        rng = random.Random(seed)
+        nodes = rng.choice((rng.randrange(1, 12), rng.randrange(1, 1101)))
+        lanes, elems = rng.choice(PROVED_LANES), rng.randrange(1, 2 ** rng.randrange(1, 32))
+        budget = rng.choice((None, 4 * elems * rng.randrange(1, 60)))
+        rates = rng.choice(({}, {"wait_us": 20.0}, {"wait_us": 1e6}, {"nic_gbps": 400.0, "push_gbps": 700.0}))
+        found = solve(Topology(nodes, lanes, **rates), packed_elems=elems, grad_item_bytes=rng.choice((2, 4)), mode=rng.choice(list(Mode)), budget_bytes=budget)
+        assert class_of(lanes, found.knobs) in stated, f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_every_choice_lies_in_the_stated_classes_for_every_node_count():
+    stated = set(classes())
+    for nodes in range(1, 1101):
+        for lanes in PROVED_LANES:
+            for size in (MIB, 64 * MIB, 8192 * MIB):
+                for mode in Mode:
+                    elems = -(-size // (2 * nodes * lanes))
+                    found = solve(Topology(nodes, lanes), packed_elems=elems, grad_item_bytes=2, mode=mode)
+                    assert class_of(lanes, found.knobs) in stated, (nodes, lanes, size, mode)
+
+
+def test_two_interpreters_choose_alike():
+    text = ("from tidec.size.solver import *\nfrom tidec.inputs.topology import Topology\n"
+            "print([str(t) for m in (1, 8, 9) for t in solve(Topology(m, 8, nic_gbps=47.6), packed_elems=10**7 + m, grad_item_bytes=2).terms])")
+    outputs = {subprocess.run([sys.executable, "-c", text], env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True, timeout=60).stdout
+               for seed in ("1", "2")}
+    assert len(outputs) == 1
