@@ -34,7 +34,7 @@ def told(order) -> str:
 def test_the_default_step_of_three_groups_worked_by_hand():
     # Forward 0 1 2, where 2 is kept; backward 2 1 0, each with the group before it prefetched.
     order = default_order(model(("embed", 1), ("block", 2)))
-    assert order.groups == (Copy(0, 0), Copy(1, 0), Copy(1, 1)) and (order.ahead, order.origin) == (1, "")
+    assert order.groups == (Copy(0, 0, "embed"), Copy(1, 0, "block[0]"), Copy(1, 1, "block[1]")) and (order.ahead, order.origin) == (1, "")
     assert told(order) == "uns0 res0 uns1 res1 uns2 uns1 res2 red2 got2 uns0 res1 red1 got1 res0 red0 got0"
 
 
@@ -77,7 +77,7 @@ REFUSED = [
     (written(("unshard", "block", 2)), "P002 malformed]: copy of event 0 is 2, not an integer from 0 to 1"),
     (written(("unshard", "embed", 1)), "P002 malformed]: copy of event 0 is 1, not 0"),
     (written(("unshard", "embed"), ("unshard", "embed")), 'P002 malformed]: group "embed" is unsharded already'),
-    (written(("reshard", "block", 1)), 'P002 malformed]: group "block"[1] is not unsharded'),
+    (written(("reshard", "block", 1)), 'P002 malformed]: group "block[1]" is not unsharded'),
     (written(("reduce", "embed"), ("reduce", "embed")), 'P002 malformed]: group "embed" is being reduced already'),
     (written(("read", "embed")), 'P002 malformed]: group "embed" is not being reduced'),
     (written(*FULL, ("reduce", "embed")), 'P002 malformed]: the reduce of group "embed" has no read'),

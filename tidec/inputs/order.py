@@ -40,10 +40,11 @@ _EVENT_KEYS = (*(m.value for m in Moment), "copy")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One group of the model: copy `number` of entry `entry` of the group file."""
+    """One group of the model: copy `number` of entry `entry` of the group file. name: the entry's, and its number where the file repeats it: block[3]."""
 
     entry: int
     number: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def copies(signature: Signature) -> tuple[Copy, ...]:
     if count > MAX_GROUPS:
         raise TidecError(Diagnostic("P002", f"{quoted(signature.source_name)} has {count:,} groups, repeats counted, more than {MAX_GROUPS:,}",
                                     reason="an arena names every one of them", help="mend repeat, or shard larger groups"))
-    return tuple(Copy(entry, number) for entry, group in enumerate(signature.groups) for number in range(group.repeat))
+    return tuple(
+        Copy(entry, number, group.name + (f"[{number}]" if group.repeat > 1 else "")) for entry, group in enumerate(signature.groups) for number in range(group.repeat))
 
 
 def default_order(signature: Signature) -> Order:
@@ -132,7 +134,7 @@ class _Reader:
     def __init__(self, document: Document, signature: Signature):
         self.groups = copies(signature)
         self._document, self._signature = document, signature
-        self._index = {c: i for i, c in enumerate(self.groups)}
+        self._index = {(c.entry, c.number): i for i, c in enumerate(self.groups)}
         self._unsharded: dict[int, int] = {}
         self._reducing: dict[int, int] = {}
         self._seen: set[int] = set()
@@ -163,7 +165,7 @@ class _Reader:
             raise document.error("P002", f"event {i} does not say which of the {repeat} copies of {quoted(name)} it is about", line=member.line,
                                  help=f'write "copy": a number from 0 to {repeat - 1}')
         number = 0 if copy is None else document.integer(copy.node, what=f"copy of event {i}", high=repeat - 1)
-        return self._index[Copy(entries[0], number)]
+        return self._index[entries[0], number]
 
     def _step(self, event: Event, line: int) -> None:
         g, moment = event.group, event.moment
@@ -192,10 +194,4 @@ class _Reader:
                                            help="record a whole step, or leave the group out of the group file")
 
     def _named(self, g: int) -> str:
-        return copy_name(self._signature, self.groups[g])
-
-
-def copy_name(signature: Signature, copy: Copy) -> str:
-    """How a message names a group: quoted, and with its number where the file repeats it."""
-    group = signature.groups[copy.entry]
-    return quoted(group.name) + (f"[{copy.number}]" if group.repeat > 1 else "")
+        return quoted(self.groups[g].name)
