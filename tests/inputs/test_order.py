@@ -4,7 +4,7 @@ import json
 import pytest
 
 from tidec.errors import TidecError
-from tidec.inputs.order import MAX_GROUPS, Copy, Event, Moment, copies, default_order, load_order, read_order
+from tidec.inputs.order import MAX_GROUPS, Copy, Event, Moment, Order, copies, default_order, ends_of_backward, load_order, read_order
 from tidec.inputs.signature import Dtype, Group, Parameter, Signature
 
 
@@ -42,6 +42,11 @@ def test_the_root_is_unsharded_from_first_to_last():
     order = default_order(model(("root", 1), ("block", 2)))
     assert told(order) == "uns0 uns1 res1 uns2 uns1 res2 red2 got2 res1 red1 got1 res0 red0 got0"
     assert told(default_order(model(("w", 1)))) == "uns0 res0 red0 got0"
+
+
+def test_the_reshards_that_end_a_backward():
+    moments = (Moment.UNSHARD, Moment.RESHARD, Moment.UNSHARD, Moment.RESHARD, Moment.REDUCE, Moment.READ, Moment.UNSHARD, Moment.REDUCE, Moment.RESHARD, Moment.READ)
+    assert ends_of_backward(Order((Copy(0, 0, "w"),), tuple(Event(m, 0) for m in moments), 1)) == {3}
 
 
 def test_the_default_order_is_one_that_can_be_read_back():

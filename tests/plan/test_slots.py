@@ -5,7 +5,7 @@ from tidec.errors import TidecError
 from tidec.inputs.ask import Mode
 from tidec.inputs.order import Copy, Event, Moment, Order, default_order
 from tidec.inputs.signature import Dtype, Group, Parameter, Signature
-from tidec.plan.slots import Slot, assign_slots, keeps_gradients
+from tidec.plan.slots import Slot, assign_slots
 
 U, R, G, READ = Moment.UNSHARD, Moment.RESHARD, Moment.REDUCE, Moment.READ
 LETTERS = {"u": (U,), "r": (R,), "g": (G,), "x": (READ,), "b": (R, G, READ)}
@@ -109,11 +109,6 @@ def test_a_group_is_not_gathered_over_its_own_gradients():
 
 def test_a_group_without_a_plan_has_no_landing():
     assert slots_of("u0 u1 u2 r0 r1 r2", 5, 0, 7) == [((0,), 5), ((2,), 7)]
-
-
-def test_the_reshards_that_gradients_follow():
-    order = order_of("u0 r0 u0 r0 g0 x0 u0 g0 r0 x0")
-    assert [order.events[at].moment for at in keeps_gradients(order)] == [R] and keeps_gradients(order) == {3}
 
 
 FORWARD, BACKWARD = "u0 r0 u1 r1 u2", "u1 b2 u0 b1 b0"

@@ -105,6 +105,19 @@ def default_order(signature: Signature) -> Order:
     return Order(groups, tuple(events), 1)
 
 
+def ends_of_backward(order: Order) -> frozenset[int]:
+    """Positions of the reshards that end a backward of their group: a reduce of it comes before its next all-gather, if there is one."""
+    found = []
+    following: dict[int, Moment] = {}
+    for at in range(len(order.events) - 1, -1, -1):
+        event = order.events[at]
+        if event.moment is Moment.RESHARD and following.get(event.group) is Moment.REDUCE:
+            found.append(at)
+        if event.moment in (Moment.UNSHARD, Moment.REDUCE):
+            following[event.group] = event.moment
+    return frozenset(found)
+
+
 def load_order(path: str | os.PathLike[str], signature: Signature) -> Order:
     """Read a recorded order of the groups of a model. Raises P001 where the file cannot be read; P002 malformed; P003 unknown key."""
     return read_order(read_file(path), file=os.fspath(path), signature=signature)

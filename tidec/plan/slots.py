@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Mode
 from tidec.inputs.document import quoted
-from tidec.inputs.order import Moment, Order
+from tidec.inputs.order import Moment, Order, ends_of_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,10 @@ def assign_slots(order: Order, landing_bytes: Sequence[int], *, mode: Mode) -> t
     return min((_coloured(turn, clashes, landing_bytes) for turn in (first_use, largest_first)), key=lambda slots: (sum(s.bytes for s in slots), len(slots)))
 
 
-def keeps_gradients(order: Order) -> frozenset[int]:
-    """Positions of the reshards after which the group's gradients take the landing, with slot reuse: a reduce comes before its next all-gather."""
-    found, following = [], dict[int, Moment]()
-    for at in range(len(order.events) - 1, -1, -1):
-        event = order.events[at]
-        if event.moment is Moment.RESHARD and following.get(event.group) is Moment.REDUCE:
-            found.append(at)
-        if event.moment in (Moment.UNSHARD, Moment.REDUCE):
-            following[event.group] = event.moment
-    return frozenset(found)
-
-
 def _clashes(order: Order, landing_bytes: Sequence[int], mode: Mode) -> list[set[int]]:
     """For each group those that may not have its landing."""
     clashes: list[set[int]] = [set() for _ in order.groups]
-    kept = keeps_gradients(order) if mode is Mode.SLOT_REUSE else frozenset()
+    kept = ends_of_backward(order) if mode is Mode.SLOT_REUSE else frozenset()
     living: dict[int, bool] = {}                # group -> whether its gradients are there, or will be
     recent: list[int] = []
 
