@@ -1,20 +1,25 @@
-"""Claims about one plan alone: its node count suits the schedule, and its rows, sub-slices and regions tile what they should."""
+"""Claims about one plan or one model alone: a node count suits the schedule, rows, sub-slices and regions tile what they should, and no two living groups
+share a landing.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.index import text
-from tidec.inputs.ask import Collective
+from tidec.inputs.ask import Collective, Mode
+from tidec.inputs.document import quoted
+from tidec.inputs.order import Moment, Order
 from tidec.plan.arena import check_arena
 from tidec.plan.layout import check_layout
+from tidec.plan.model_arena import ModelArena, Need, Use, check_model_arena
 from tidec.verify.obligation import Claim, Verdict
 
 if TYPE_CHECKING:
     from tidec.plan.ir import Plan
 
-SCOPE = "this plan"
+SCOPE, MODEL_SCOPE = "this plan", "this model"
 
 
 def plan_claims(plan: Plan) -> tuple[Claim, ...]:
@@ -22,9 +27,21 @@ def plan_claims(plan: Plan) -> tuple[Claim, ...]:
     slices = plan.slices if plan.collective is Collective.REDUCE_SCATTER else None
     rows = "rows tile the landing" if slices is None else "rows tile the landing, sub-slices the packed output"
     return (
-        _decided("V402", rows, lambda: check_layout(plan.layout, slices)),
-        _decided("V402", "regions of the arena are aligned and disjoint", lambda: check_arena(plan.arena)),
-        _decided("P013", f"M = {plan.nodes} is a node count that the schedule's premises admit", lambda: _check_premises(plan)),
+        _decided("V402", rows, SCOPE, lambda: check_layout(plan.layout, slices)),
+        _decided("V402", "regions of the arena are aligned and disjoint", SCOPE, lambda: check_arena(plan.arena)),
+        _decided("P013", f"M = {plan.nodes} is a node count that the schedule's premises admit", SCOPE, lambda: _check_premises(plan)),
+    )
+
+
+def model_claims(arena: ModelArena, needs: Sequence[Need]) -> tuple[Claim, ...]:
+    """V402 for the arena of a model: its regions, the room of every group in them, and the lifetimes in its landings.
+
+    needs: one an entry of the group file. Lifetimes are read off the order here by themselves, not by what assigned the landings.
+    """
+    return (
+        _decided("V402", "regions of the model's arena are aligned and disjoint", MODEL_SCOPE, lambda: check_model_arena(arena)),
+        _decided("V402", "every group has room in one region for each of its needs", MODEL_SCOPE, lambda: _check_room(arena, needs)),
+        _decided("V402", "two groups that live at the same time never share a landing", MODEL_SCOPE, lambda: _check_lifetimes(arena)),
     )
 
 
@@ -40,9 +57,60 @@ def _check_premises(plan: Plan) -> None:
         raise TidecError(premise_refusal(plan))
 
 
-def _decided(code: str, what: str, check: Callable[[], None]) -> Claim:
+def _check_room(arena: ModelArena, needs: Sequence[Need]) -> None:
+    for g, copy in enumerate(arena.order.groups):
+        need = needs[copy.entry]
+        wanted = {Use.LANDING: need.landing_bytes, Use.SHARD: need.shard_bytes, Use.GATHER_STAGE: need.gather_stage_bytes, Use.REDUCE_STAGE: need.reduce_stage_bytes}
+        for use, size in wanted.items():
+            rooms = [r.bytes for r in arena.regions if r.use is use and g in r.groups]
+            if len(rooms) != (size > 0) or any(room < size for room in rooms):
+                raise _unsafe(f"group {quoted(copy.name)} has no room for its {use.value}", f"it needs {size:,} bytes in one region, and has {rooms}")
+
+
+def _check_lifetimes(arena: ModelArena) -> None:
+    order, names = arena.order, [c.name for c in arena.order.groups]
+    for region in arena.regions:
+        if region.use is not Use.LANDING:
+            continue
+        lives = sorted((*life, g) for g in region.groups for life in _lifetimes(order, g, arena.mode))
+        for (_, end, a), (start, _, b) in zip(lives, lives[1:]):
+            if start < end:
+                raise _unsafe(f'groups {quoted(names[a])} and {quoted(names[b])} live in region "{region.name}" at the same time',
+                              f"at event {start} of the order the first is still in use")
+        gathers = [e.group for e in order.events if e.moment is Moment.UNSHARD]
+        for at, g in enumerate(gathers):
+            for other in gathers[at + 1 : at + 1 + order.ahead]:
+                if g != other and g in region.groups and other in region.groups:
+                    raise _unsafe(f'groups {quoted(names[g])} and {quoted(names[other])} are gathered one soon after the other into region "{region.name}"',
+                                  f"{order.ahead} all-gathers may run ahead")
+
+
+def _lifetimes(order: Order, group: int, mode: Mode) -> list[tuple[int, int]]:
+    """When a group's landing is in use, as half-open ranges of events; one that is in use at the end is so across steps."""
+    mine = [(at, e.moment) for at, e in enumerate(order.events) if e.group == group]
+    lives = []
+    for i, (at, moment) in enumerate(mine):
+        if moment is not Moment.UNSHARD:
+            continue
+        later = mine[i + 1 :]
+        ends = [k for k, (_, m) in enumerate(later) if m is Moment.RESHARD]
+        if not ends:
+            return [(-1, len(order.events) + 1)]
+        after = [(k, m) for k, (_, m) in enumerate(later) if k > ends[0] and m in (Moment.UNSHARD, Moment.REDUCE)]
+        end = later[ends[0]][0]
+        if mode is Mode.SLOT_REUSE and after and after[0][1] is Moment.REDUCE:
+            end = next(t for t, m in later[after[0][0] :] if m is Moment.READ)
+        lives.append((at, end))
+    return lives
+
+
+def _unsafe(sentence: str, reason: str) -> TidecError:
+    return TidecError(Diagnostic("V402", sentence, reason=reason, help="report this model: its arena must never be run"))
+
+
+def _decided(code: str, what: str, scope: str, check: Callable[[], None]) -> Claim:
     try:
         check()
     except TidecError as wrong:
-        return Claim(code, what, SCOPE, Verdict.REFUTED, 0.0, diagnostic=wrong.diagnostics[0])
-    return Claim(code, what, SCOPE, Verdict.PROVED, 0.0)
+        return Claim(code, what, scope, Verdict.REFUTED, 0.0, diagnostic=wrong.diagnostics[0])
+    return Claim(code, what, scope, Verdict.PROVED, 0.0)
