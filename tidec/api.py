@@ -15,7 +15,7 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import read_mode
 from tidec.inputs.capability import choose_lowering
 from tidec.inputs.document import given_path
-from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.knobs import read_settings
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
 
@@ -39,7 +39,7 @@ def compile(
     signature = group if isinstance(group, Signature) else load_groups(os.fspath(group))
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
     return pipeline.compile(
-        topology, signature, knobs=parse_knobs(settings, topology.lanes, nodes=topology.nodes), lowering=choose_lowering(topology, capability),
+        topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability),
         out=given_path(os.fspath(out), what="out"), is_forced=is_forced, is_echoed=is_echoed,
     ).bundle
 
@@ -77,8 +77,7 @@ def install(
         try:
             store = open_proofs(cache, prover_identity())
             return pipeline.compile(
-                topology, signature, knobs=parse_knobs((), topology.lanes, nodes=topology.nodes), lowering=choose_lowering(topology, None), cache=cache,
-                store=store, target=name).bundle.path
+                topology, signature, lowering=choose_lowering(topology, None), cache=cache, store=store, target=name).bundle.path
         except ModuleNotFoundError as problem:
             raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
                                         help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem

@@ -2,7 +2,7 @@
 
 Each step is a function from one frozen type to the next, and stands in a room of its own:
 
-    Ask       what is asked: a group on a topology, with its knobs       inputs/
+    Ask       what is asked: a group on a topology, with its knobs       inputs/, size/
     Program   how it moves: a schedule, traced                           schedules/, schedule/
     Plan      what each rank does: every byte placed, still folded       plan/
     Report    why it is right, for every node count                      verify/
@@ -29,13 +29,14 @@ from tidec.errors import Diagnostic, Level, TidecError
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import quoted
-from tidec.inputs.knobs import Knobs
+from tidec.inputs.knobs import NOTHING_SET, Knobs, Settings
 from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
 from tidec.plan.lower import lower, schedule_call
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program
+from tidec.size.solver import Choice, choose
 from tidec.verify.budget import premise_refusal
 from tidec.verify.certificate import certify
 from tidec.verify.obligation import Verdict
@@ -59,11 +60,13 @@ class Planned:
 class Compiled:
     """What came of every group of the file, in its order, and where the bundle is.
 
+    choices: the knobs of each group, and what decided them.
     outcomes: for each group both collectives, in the order of `Collective`: a plan, or why the stock one stays.
     reports: one a class of programs.  echo: `None` = the echo was not asked for.
     """
 
     groups: tuple[Group, ...]
+    choices: tuple[Choice, ...]
     outcomes: tuple[tuple[Planned | StockCause, ...], ...]
     reports: tuple[Report, ...]
     bundle: Bundle
@@ -77,12 +80,13 @@ class Compiled:
 
 
 def compile(
-    topology: Topology, signature: Signature, *, knobs: Knobs, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE, out: Path | None = None,
-    is_forced: bool = False, cache: Cache | None = None, store: Store = NO_STORE, budget_bytes: int | None = None, is_echoed: bool = True,
-    target: str | None = None, watch: Watch = lambda name, value: None,
+    topology: Topology, signature: Signature, *, knobs: Knobs | Settings = NOTHING_SET, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE,
+    out: Path | None = None, is_forced: bool = False, cache: Cache | None = None, store: Store = NO_STORE, budget_bytes: int | None = None,
+    is_echoed: bool = True, target: str | None = None, watch: Watch = lambda name, value: None,
 ) -> Compiled:
     """Plan, prove and emit both collectives of every group, and check the compiled echo against the plans.
 
+    knobs: all of them, for every group; or what is set, and the solver chooses the rest group by group.
     out: the bundle's folder, absent or empty, or with `is_forced` a bundle; `None` = `<cache>/<bundle digest>/`, and then there must be a cache;
     a bundle that stands there is checked and used, and with `is_forced` replaced if somebody changed it.
     store: where proofs are kept by class.  budget_bytes: refuse an arena that is larger; `None` = warn above 80 GiB.
@@ -96,14 +100,15 @@ def compile(
         check_free(out, is_forced=is_forced)
 
     # What is asked; equal groups ask the same, and are planned once.
-    asks = tuple(Ask(topology, group, lowering, knobs, mode) for group in signature.groups)
+    choices = _choices(topology, signature, knobs, mode, budget_bytes)
+    asks = tuple(Ask(topology, group, lowering, choice.knobs, mode) for group, choice in zip(signature.groups, choices))
     jobs: dict[Key, tuple[Ask, Collective]] = {}
     for ask in asks:
         for collective in Collective:
             if stock_cause(ask.group, collective) is None:
                 jobs.setdefault(_key(ask, collective), (ask, collective))
     watch("ask", asks)
-    watch("knobs", knobs)
+    watch("knobs", choices)
 
     # How it moves: one program a schedule and its arguments, for every node count.
     calls = {key: schedule_call(ask, collective) for key, (ask, collective) in jobs.items()}
@@ -150,7 +155,19 @@ def compile(
         return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
 
     outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
-    return Compiled(signature.groups, outcomes, tuple(reports.values()), bundle, echo, warnings)
+    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), bundle, echo, warnings)
+
+
+def _choices(topology: Topology, signature: Signature, knobs: Knobs | Settings, mode: Mode, budget_bytes: int | None) -> tuple[Choice, ...]:
+    """One a group; equal groups are decided once."""
+    if isinstance(knobs, Knobs):
+        return (Choice(knobs, ()),) * len(signature.groups)
+    found: dict[str, Choice] = {}
+    for group in signature.groups:
+        text = canonical_text(group)
+        if text not in found:
+            found[text] = choose(topology, group, settings=knobs, mode=mode, budget_bytes=budget_bytes)
+    return tuple(found[canonical_text(group)] for group in signature.groups)
 
 
 def _key(ask: Ask, collective: Collective) -> Key:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.capability import Lowering, choose_lowering
 from tidec.inputs.document import quoted
-from tidec.inputs.knobs import Knobs, parse_knobs
+from tidec.inputs.knobs import Settings, read_settings
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
 
@@ -16,11 +16,11 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model on a topology, with the knobs and the lowering of all its plans."""
+    """A model on a topology, with the knobs that are set and the lowering of all its plans."""
 
     topology: Topology
     signature: Signature
-    knobs: Knobs
+    settings: Settings
     lowering: Lowering
 
 
@@ -28,7 +28,7 @@ def read_asked(*, topo: str, group: str, settings: tuple[str, ...] = (), capabil
     """Read both inputs and the settings; `None` = no capability was asked for. Raises P001..P006."""
     topology = parse_topology(topo)
     signature = load_groups(group)
-    return Asked(topology, signature, parse_knobs(settings, topology.lanes, nodes=topology.nodes), choose_lowering(topology, capability))
+    return Asked(topology, signature, read_settings(settings, topology.lanes), choose_lowering(topology, capability))
 
 
 def read_budget(text: str) -> int:

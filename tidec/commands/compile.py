@@ -53,19 +53,19 @@ def run(
     store = NO_STORE if cache is None else open_proofs(cache, prover_identity())
     clock = _Clock(None if kept is None else Dump(kept))
     compiled = compile(
-        asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, mode=read, out=place, is_forced=is_forced,
+        asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=read, out=place, is_forced=is_forced,
         cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed,
         target=target if has_library else None, watch=clock)
     seconds = time.perf_counter() - start
     notes = (*map(str, compiled.warnings), *map(str, store.notes if isinstance(store, ProofStore) else ()), *stock_notes(asked.signature))
     stays = stock_summary(asked.signature.groups)
-    parts = [_head(asked), "", _table(compiled), "", *_account(compiled, clock, seconds), *([stays] if stays else []), str(compiled.bundle.path)]
+    parts = [_head(asked, compiled), "", _table(compiled), "", *_account(compiled, clock, seconds), *([stays] if stays else []), str(compiled.bundle.path)]
     return Answer(Exit.STOCK if stays and not is_stock_ok else Exit.OK, _fields(asked, compiled, clock, seconds), "\n".join(parts), notes)
 
 
-def _head(asked: Asked) -> str:
-    knobs = asked.knobs
-    spelt_knobs = " ".join(f"{name}={getattr(knobs, name)}" for name in ("W", "k", "n_stg", "n_part", "n_out"))
+def _head(asked: Asked, compiled: Compiled) -> str:
+    every = [choice.knobs for choice in compiled.choices]
+    spelt_knobs = " ".join(f"{name}={'/'.join(dict.fromkeys(str(getattr(knobs, name)) for knobs in every))}" for name in ("W", "k", "n_stg", "n_part", "n_out"))
     topology = asked.topology
     return (f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')}), {asked.lowering.value}, gradients in place, {spelt_knobs}")
 

@@ -22,6 +22,7 @@ from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
 from tidec.plan.layout import GroupLayout, lay_out
 from tidec.plan.lower import lower
+from tidec.size.solver import choose
 from tidec.verify.budget import plan_claims
 
 _CODE = re.compile(r"[A-Za-z][0-9]{3}")
@@ -100,7 +101,7 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
         for collective in Collective:
             cause, key = stock_cause(g, collective), (canonical_text(g), collective)
             if cause is None and key not in known:
-                known[key] = cost(_admitted(lower(Ask(asked.topology, g, asked.lowering, asked.knobs), collective)))
+                known[key] = cost(_admitted(lower(Ask(asked.topology, g, asked.lowering, choose(asked.topology, g, settings=asked.settings).knobs), collective)))
             outcomes.append(cause or known[key])
         rows.append(_Row(g.name, g.repeat, lay_out(g, asked.topology.ranks), tuple(outcomes)))
     return _Explained(asked.topology.nodes, asked.topology.lanes, asked.lowering, tuple(rows))

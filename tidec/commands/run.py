@@ -115,7 +115,7 @@ def _bundle(
         raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     store = open_proofs(cache, prover_identity())
-    return compile(asked.topology, asked.signature, knobs=asked.knobs, lowering=asked.lowering, cache=cache, store=store, is_echoed=target is not None,
+    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, cache=cache, store=store, is_echoed=target is not None,
                    target=target).bundle
 
 

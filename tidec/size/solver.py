@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 
-from tidec.inputs.ask import Mode
+from tidec.inputs.ask import Collective, Mode, stock_cause
+from tidec.inputs.contract import rows_per_rank
 from tidec.inputs.knobs import FULL, MAX_PARTS, NOTHING_SET, Full, Knobs, Settings, default_knobs
+from tidec.inputs.signature import Group
 from tidec.inputs.topology import Topology
 from tidec.size.memory import FP32_BYTES, outbox_depth, reduce_block_bytes, reduce_staging_bytes
 from tidec.size.rates import Rates, rates_of
@@ -88,6 +90,14 @@ class _Case:
     def staging_bytes(self, knobs: Knobs) -> int:
         return reduce_staging_bytes(
             self.packed_elems, nodes=self.topology.nodes, lanes=self.topology.lanes, knobs=knobs, grad_item_bytes=self.grad_item_bytes)
+
+
+def choose(topology: Topology, group: Group, *, mode: Mode = Mode.IN_PLACE, budget_bytes: int | None = None, settings: Settings = NOTHING_SET) -> Choice:
+    """`solve` for a group; one that keeps the stock reduce-scatter has the knobs of the smallest one that does not. Raises P006."""
+    elems, item_bytes = 1, 2
+    if stock_cause(group, Collective.REDUCE_SCATTER) is None:
+        elems, item_bytes = sum(rows_per_rank(p.rows, topology.ranks) * p.row_elems for p in group.trainable), group.gradient_dtype.item_bytes
+    return solve(topology, packed_elems=elems, grad_item_bytes=item_bytes, mode=mode, budget_bytes=budget_bytes, settings=settings)
 
 
 def solve(
