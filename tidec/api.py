@@ -96,7 +96,8 @@ def uninstall(model: Module) -> None:
 
 
 def report(model: Module) -> Report:
-    """What the collectives of an installed model were run by so far: calls and bytes by plan, and stock ones with their reasons. Raises F015."""
+    """What the collectives of an installed model were run by so far: calls by plan with the ops that were carried out in them, counted by kind and beside
+    the plan's own counts, and stock calls with their reasons. Raises F015."""
     from tidec.run.fsdp import report as report_of
 
     return report_of(model)

@@ -133,6 +133,12 @@ void Node::reduce(int64_t call, const void* const* gradients, char* out, float a
 
 void Node::wait(int64_t deadline_ms) { check(driver_.run_through(kLast, deadline_ms)); }
 
+void Node::counts(int64_t call, int64_t* counts) const {
+  const Tally tally = rank_.tally(call);
+  std::copy(tally.ops, tally.ops + TIDEC_NODE_KINDS, counts);
+  std::copy(tally.bytes, tally.bytes + TIDEC_NODE_KINDS, counts + TIDEC_NODE_KINDS);
+}
+
 }  // namespace tidec::host
 
 namespace {
@@ -220,6 +226,14 @@ int32_t tidec_node_reduce(tidec_node* node, int64_t call, const void* const* gra
 int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, int64_t message_bytes) {
   return called(node, nullptr, message, message_bytes, [&](tidec::Calls&) { return std::string(deadline_ms < 1 ? "the deadline is not positive" : ""); },
                 [&](Node& n) { n.wait(deadline_ms); });
+}
+
+int32_t tidec_node_counts(tidec_node* node, int64_t call, int64_t* counts, char* message, int64_t message_bytes) {
+  return guarded(message, message_bytes, [&] {
+    const std::string why = node->node.calls().counted(call, tidec::host::kTallied);
+    if (!why.empty()) throw Stopped{why};
+    node->node.counts(call, counts);
+  });
 }
 
 void tidec_node_close(tidec_node* node) { delete node; }

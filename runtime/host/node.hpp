@@ -30,6 +30,7 @@ class Node {
   void release(int64_t call);
   void reduce(int64_t call, const void* const* gradients, char* out, float alpha, bool accumulates);
   void wait(int64_t deadline_ms);
+  void counts(int64_t call, int64_t* counts) const;
 
   // Before every call: throws where the node cannot be used (any more).
   void check_use(const void* stream);

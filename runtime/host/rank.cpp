@@ -68,6 +68,7 @@ void Rank::begin() {
     w.issued.store(0, std::memory_order_relaxed);
     w.phase = 0;
     w.blocked_ns = 0;
+    std::fill(w.tallies, w.tallies + kTallied, Tally{});
   }
 }
 
@@ -121,24 +122,61 @@ void copy_rows(char* dst, int64_t dst_pitch, const char* src, int64_t src_pitch,
 
 }  // namespace
 
-void Rank::run(const Task& task, Worker&) {
+namespace {
+
+void note(Worker& w, const Task& task, int kind, int64_t bytes, int64_t ops = 1) {
+  if (task.call < 0) return;
+  Tally& tally = w.tallies[task.call % kTallied];
+  if (tally.call != task.call) tally = Tally{task.call, {}, {}};
+  tally.ops[kind] += ops;
+  tally.bytes[kind] += bytes;
+}
+
+// The bytes of all terms of a sum or landing.
+int64_t read_by(const Task& task) {
+  int64_t bytes = 0;
+  for (int64_t p = task.first_piece; p < task.first_piece + task.num_pieces; ++p) {
+    const Piece& piece = task.terms->pieces[static_cast<size_t>(p)];
+    bytes += piece.num_sources * piece.rows * piece.elems * item_bytes(piece.from);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Tally Rank::tally(int64_t call) const {
+  Tally all{call, {}, {}};
+  for (const Worker& w : workers_) {
+    const Tally& tally = w.tallies[call % kTallied];
+    if (tally.call != call) continue;
+    for (int kind = 0; kind < TIDEC_NODE_KINDS; ++kind) all.ops[kind] += tally.ops[kind], all.bytes[kind] += tally.bytes[kind];
+  }
+  return all;
+}
+
+void Rank::run(const Task& task, Worker& w) {
+  const int64_t bytes = task.width * task.rows;
   switch (task.kind) {
-    case Kind::kSignal: raise(task.first); break;
-    case Kind::kCopy: copy_rows(task.dst, task.dst_pitch, task.src, task.src_pitch, task.width, task.rows); break;
+    case Kind::kSignal: raise(task.first), note(w, task, TIDEC_NODE_SIGNALS, 0); break;
+    case Kind::kCopy:
+      copy_rows(task.dst, task.dst_pitch, task.src, task.src_pitch, task.width, task.rows);
+      note(w, task, TIDEC_NODE_COPIES, bytes);
+      break;
     case Kind::kPut: workers_[static_cast<size_t>(task.wire)].issued.fetch_add(1, std::memory_order_release); break;
-    case Kind::kZero: std::memset(task.dst, 0, static_cast<size_t>(task.bytes)); break;
+    case Kind::kZero: std::memset(task.dst, 0, static_cast<size_t>(task.bytes)), note(w, task, TIDEC_NODE_ZEROS, task.bytes); break;
     case Kind::kCast:
+      note(w, task, TIDEC_NODE_CASTS, bytes);
       for (int64_t r = 0; r < task.rows; ++r) {
         cast_row(task.dst + r * task.dst_pitch, task.to, task.src + r * task.src_pitch, task.from, task.width / item_bytes(task.from), job_.told->scalar != 0);
       }
       break;
     case Kind::kSum:
-    case Kind::kLand: run_sum(task); break;
+    case Kind::kLand: run_sum(task), note(w, task, task.kind == Kind::kSum ? TIDEC_NODE_SUMS : TIDEC_NODE_LANDINGS, read_by(task)); break;
     case Kind::kRead: std::memcpy(task.dst, task.src, static_cast<size_t>(task.bytes)); break;
     case Kind::kFree:
       if (job_.told->poison) poison(task.dst, task.bytes);
       break;
-    case Kind::kWait:
+    case Kind::kWait: note(w, task, TIDEC_NODE_WAITS, 0); break;
     case Kind::kJoin:
     case Kind::kTerm:
     case Kind::kLanding: break;
@@ -190,6 +228,8 @@ bool Rank::step_wire(Worker& w, Draw& draw) {
     default: raise(put.first); break;
   }
   if (w.phase == 2 || w.phase == 5) {
+    note(w, put, TIDEC_NODE_PUTS, put.width * put.rows);
+    note(w, put, TIDEC_NODE_SIGNALS, 0, 2);
     w.phase = 0;
     ++w.next;
   } else {

@@ -14,6 +14,7 @@
 #include "host/target.hpp"
 #include "tidec/layout.hpp"
 #include "tidec/module.hpp"
+#include "tidec/node.h"
 
 namespace tidec::host {
 
@@ -121,8 +122,17 @@ struct Task {
   int64_t num_gaps;
 };
 
+// What was carried out of one call: of each kind how many ops, and how many bytes they read, or of zeros wrote. A put counts once all of it is done.
+struct Tally {
+  int64_t call = -1;
+  int64_t ops[TIDEC_NODE_KINDS] = {};
+  int64_t bytes[TIDEC_NODE_KINDS] = {};
+};
+inline constexpr int64_t kTallied = 8;
+
 // A stream or a wire. stream: its number; a wire's is that of its puts.  context, peer: of a wire; peer is a node.
 // issued: of a wire, how many of its tasks the stream has handed over.  open: tasks of unordered sets that have not run.
+// tallies: of the last calls, by their number; a call's begins when the first op of it is carried out.
 struct Worker {
   int stream = 0;
   bool is_wire = false;
@@ -135,6 +145,7 @@ struct Worker {
   int phase = 0;
   std::vector<char> bounce;
   int64_t blocked_ns = 0;
+  Tally tallies[kTallied];
 };
 
 // The job as one process sees it. objects: of all ranks. Of a node, `told` has a deadline and what holds for all calls.
@@ -168,6 +179,9 @@ class Rank {
 
   // Where the landing begins that a walk reads, null where it reads none.
   const char* landing(const Recorder& recorder, int64_t call);
+
+  // What was carried out of one of the last kTallied calls.
+  Tally tally(int64_t call) const;
 
   // Forgets all that was carried out.
   void drop_done();

@@ -33,10 +33,13 @@ class Library {
 
   template <class Function>
   Function function(const char* name) const {
-    void* found = dlsym(handle_, name);
+    void* found = look(name);
     if (found == nullptr) throw std::runtime_error(path_ + " has no " + name);
     return reinterpret_cast<Function>(found);
   }
+
+  // Null where it is not there.
+  void* look(const char* name) const { return dlsym(handle_, name); }
 
   int64_t num_programs() const { return num_programs_(); }
 
@@ -67,6 +70,7 @@ class Node {
     find(reduce_, "tidec_node_reduce");
     find(wait_, "tidec_node_wait");
     find(close_, "tidec_node_close");
+    counts_ = reinterpret_cast<decltype(counts_)>(library_->look("tidec_node_counts"));
     decltype(&tidec_node_open) open = nullptr;
     find(open, "tidec_node_open");
     const py::gil_scoped_release free;
@@ -117,6 +121,14 @@ class Node {
 
   void wait(int64_t deadline_ms) { call(wait_, deadline_ms); }
 
+  // Ops, then bytes, of each kind.
+  std::vector<int64_t> counts(int64_t number) {
+    if (counts_ == nullptr) throw std::runtime_error("this target does not count what it carries out");
+    std::vector<int64_t> found(2 * TIDEC_NODE_KINDS);
+    call(counts_, number, found.data());
+    return found;
+  }
+
   void close() {
     const py::gil_scoped_release free;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -152,6 +164,7 @@ class Node {
   decltype(&tidec_node_release) release_ = nullptr;
   decltype(&tidec_node_reduce) reduce_ = nullptr;
   decltype(&tidec_node_wait) wait_ = nullptr;
+  decltype(&tidec_node_counts) counts_ = nullptr;
   decltype(&tidec_node_close) close_ = nullptr;
 };
 
@@ -181,5 +194,6 @@ PYBIND11_MODULE(tidec_rt, m) {
       .def("release", &Node::release, py::arg("call"), py::arg("stream") = 0)
       .def("reduce", &Node::reduce, py::arg("call"), py::arg("gradients"), py::arg("out"), py::arg("alpha"), py::arg("accumulate"), py::arg("stream") = 0)
       .def("wait", &Node::wait, py::arg("deadline_ms"))
+      .def("counts", &Node::counts, py::arg("call"))
       .def("close", &Node::close);
 }

@@ -188,7 +188,9 @@ def compare(case: Case, mode: str) -> dict:
     reports = [tidec.report(model) for model in models]
     for model in models:
         tidec.uninstall(model)
-    return {"seen": len(ours.seen), "differs": [i for i, (a, b) in enumerate(zip(stock.seen, ours.seen, strict=True)) if a != b], "asked": counts.total(),
+    calls = [(c.by_plan, c.over) for r in reports for g in r.groups for c in g.collectives]
+    return {"is_as_planned": all(r.is_as_planned for r in reports), "over": sum(over for _, over in calls), "under way": sum(by_plan - over for by_plan, over in calls),
+            "seen": len(ours.seen), "differs": [i for i, (a, b) in enumerate(zip(stock.seen, ours.seen, strict=True)) if a != b], "asked": counts.total(),
             "by_plan": sum(r.by_plan for r in reports), "stock": codes(Counter({k: v for r in reports for k, v in r.stock.items()})),
             "whole": sorted({g.reason.split()[0] for r in reports for g in r.groups if g.reason}), "added": sum(accumulated)}
 

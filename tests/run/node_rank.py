@@ -64,6 +64,9 @@ class Rank:
     def wait(self, deadline_ms):
         self.node.wait(deadline_ms)
 
+    def counts(self, call):
+        return self.node.counts(call)
+
     def patiently(self, what, *arguments):
         """What a call says that fails, for how long it took, the processor's part of that, and whether another thread went on meanwhile; in seconds."""
         ticks, is_over = [], threading.Event()

@@ -107,6 +107,8 @@ def check_case(case: str, ranks: list[dict], expected: Expected) -> None:
         assert found["seen"] > 1
         assert (found["stock"], tuple(found["whole"]), found["added"]) == (expected.stock, expected.whole, expected.added), f"{case}: rank {rank}"
         assert found["by_plan"] == found["asked"] - sum(expected.stock.values()) - expected.apart > 0, f"{case}: rank {rank}"
+        # Of every ring two landings may be in use.
+        assert found["is_as_planned"] and found["over"] > 0 and found["under way"] <= 4, f"{case}: rank {rank}: {found}"
 
 
 def test_a_model_by_plans_has_stocks_bits(job):

@@ -26,6 +26,7 @@ from tidec.plan.ir import Plan
 from tidec.plan.layout import PACK_ITEM_BYTES
 from tidec.plan.lower import lower
 from tidec.run.compare import first_difference
+from tidec.run.count import counted, planned
 from tidec.run.library import load_rt
 from tidec.run.made import make
 
@@ -165,9 +166,15 @@ def test_two_ranks_gather_and_sum_what_one_can_check_by_hand(library, rt_kept):
             ranks.all("gather", lambda r: (e, fp32(10 * r + e)))
             assert ranks.all("acquire", lambda r: (e, 8)) == [fp32(e, 10 + e)] * 2
             ranks.all("release", lambda r: (e,))
+        # Waits: for the call before, for room on 2 lanes, for scattered, and to read for 2 lanes. Signals: room and done for 2 lanes, scattered, released.
+        assert ranks.all("counts", lambda r: (2,)) == [[6, 6, 2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0]] * 2
+        for e in (3, -1):
+            assert f"counts({e}) is not of the last 8 calls that are over: they end before 3" in ranks.refused(0, "counts", e)
     with opened(CASES["by hand reduce_scatter"], library, rt_kept) as ranks:
         assert ranks.all("reduce", lambda r: (0, [fp32(1, 2) if r == 0 else fp32(10, 20)], fp32(7), 0.5, False)) == [fp32(5.5), fp32(11)]
         assert ranks.all("reduce", lambda r: (1, [fp32(1, 2) if r == 0 else fp32(10, 20)], fp32(7), 2.0, True)) == [fp32(29), fp32(51)]
+        # A value is pushed to the other lane, which tells that it is there, and that its stage is free again; two values are summed.
+        assert ranks.all("counts", lambda r: (1,)) == [[2, 2, 1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 8, 0]] * 2
         assert ranks.all("close") == [[0, 0]] * 2
 
 
@@ -180,6 +187,8 @@ def test_every_call_gives_the_references_bits(name, library, rt_kept):
         given = make(plan, calls=4, accumulate=accumulate, is_poisoned=True)
         with opened(plan, library, rt_kept) as ranks:
             got = gathered(ranks, plan, given, variant) if plan.collective is GATHER else reduced(ranks, given, alpha, accumulate)
+            for e in range(4):
+                assert [counted(x) for x in ranks.all("counts", lambda r: (e,))] == [planned(plan, r, e) for r in range(plan.ranks)], f"call {e}"
             assert set(os.listdir("/dev/shm")) == before and ranks.all("close") == [[0, 0]] * plan.ranks
         assert first_difference(plan, got, carry_out(plan, given, alpha=alpha, accumulate=accumulate)) is None
 

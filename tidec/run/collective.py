@@ -14,6 +14,7 @@ import torch
 from tidec.inputs.ask import Collective
 from tidec.plan.ir import Plan
 from tidec.run.arena import TORCH_DTYPES, Landing, Shard
+from tidec.run.count import Account, Planned, counted
 
 BANKS = 2
 
@@ -27,21 +28,23 @@ class Node(Protocol):
     def acquire(self, call: int, stream: int = 0) -> int: ...
     def release(self, call: int, stream: int = 0) -> None: ...
     def reduce(self, call: int, gradients: list[int], out: int, alpha: float, accumulate: bool, stream: int = 0) -> None: ...
+    def counts(self, call: int) -> list[int]: ...
     def close(self) -> None: ...
 
 
 class Ring:
     """The landings of one all-gather plan.
 
-    is_poisoned: a landing is filled with NaN when it is let go.
+    rank: of the plan, whose node this is.  is_poisoned: a landing is filled with NaN when it is let go.
     """
 
-    def __init__(self, plan: Plan, node: Node, *, is_poisoned: bool = False):
+    def __init__(self, plan: Plan, node: Node, *, rank: int, is_poisoned: bool = False):
         assert plan.collective is Collective.ALL_GATHER
-        self.plan, self.node, self._is_poisoned = plan, node, is_poisoned
+        self.plan, self.node, self._is_poisoned, self._planned = plan, node, is_poisoned, Planned(plan, rank)
         self.calls = 0
         # Calls that were gathered and are not released yet, in order: the landing once it is acquired, and whether it was let go.
         self._open: dict[int, bool] = {}
+        self._accounts: dict[int, Account] = {}
         self._landings: dict[int, Landing] = {}
         self._made: dict[int, Landing] = {}
         self._shards = tuple(Shard(plan) for _ in range(BANKS))
@@ -55,15 +58,15 @@ class Ring:
         """Whether the next call lands where that one did."""
         return call == self.calls - BANKS
 
-    def gather(self, shards: list[torch.Tensor]) -> int:
-        """Start the next call with the padded shards of all parameters; returns its number."""
+    def gather(self, shards: list[torch.Tensor], account: Account) -> int:
+        """Start the next call with the padded shards of all parameters; returns its number. Once it is over, it is in the account."""
         assert not self.is_full
         call = self.calls
         shard = self._shards[call % BANKS]
         shard.pack(shards)
         self.node.gather(call, shard.address)
         self.calls = call + 1
-        self._open[call] = False
+        self._open[call], self._accounts[call] = False, account
         return call
 
     def acquire(self, call: int) -> Landing:
@@ -84,6 +87,7 @@ class Ring:
             if not is_over:
                 break
             self.node.release(earlier)
+            self._accounts.pop(earlier).add(counted(self.node.counts(earlier)), self._planned.of(earlier))
             del self._open[earlier], self._landings[earlier]
 
     def _landing(self, address: int) -> Landing:
@@ -93,15 +97,15 @@ class Ring:
 
 
 class Reducer:
-    """The reduce-scatters of one plan."""
+    """The reduce-scatters of one plan. rank: of the plan, whose node this is."""
 
-    def __init__(self, plan: Plan, node: Node):
+    def __init__(self, plan: Plan, node: Node, *, rank: int):
         assert plan.collective is Collective.REDUCE_SCATTER
-        self.plan, self.node, self.calls = plan, node, 0
+        self.plan, self.node, self.calls, self._planned = plan, node, 0, Planned(plan, rank)
         self._zeros = torch.empty(0, dtype=TORCH_DTYPES[plan.gradient_dtype])
 
-    def reduce(self, gradients: Mapping[int, int], out: torch.Tensor | int, alpha: float, *, accumulate: bool = False) -> None:
-        """Sum gradients into this rank's packed fp32 row, and return once it is there.
+    def reduce(self, gradients: Mapping[int, int], out: torch.Tensor | int, alpha: float, account: Account, *, accumulate: bool = False) -> None:
+        """Sum gradients into this rank's packed fp32 row, and return once it is there, and the call in the account.
 
         gradients: addresses by parameter; a trainable one that is missing counts as zero.  out: E fp32 values, or their address.
         """
@@ -109,6 +113,7 @@ class Reducer:
         call = self.calls
         self.calls = call + 1
         self.node.reduce(call, addresses, out if isinstance(out, int) else out.data_ptr(), alpha, accumulate)
+        account.add(counted(self.node.counts(call)), self._planned.of(call))
 
     def _zero_gradient(self) -> int:
         if not self._zeros.numel():

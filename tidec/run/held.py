@@ -23,6 +23,7 @@ from tidec.plan.ir import Plan
 from tidec.run.agree import Board
 from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
 from tidec.run.collective import Reducer, Ring
+from tidec.run.count import Account
 from tidec.run.fallback import Reason, because
 from tidec.run.reduce import Bound, Returned, reduced, scale_of
 
@@ -52,7 +53,7 @@ class Held:
     group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.
     kept: the plan that reduces gradients which FSDP2 has kept in fp32 over several backward passes; `None` = there is none.  open: gives what runs a plan.
     lent: parameters whose storage is the landing's.  counts: calls by collective and why they were stock, `None` where a plan ran them.
-    sharing: all groups of the ring, this one too.
+    accounts: what was carried out in calls by plan that are over.  sharing: all groups of the ring, this one too.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Held:
     lent: set[int] = field(default_factory=set)
     is_vacated: bool = False
     counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
+    accounts: Mapping[Collective, Account] = field(default_factory=lambda: {c: Account() for c in Collective})
     sharing: tuple[Held, ...] = ()
 
     @property
@@ -86,7 +88,7 @@ class Held:
             result = stock()
             self.board.check(number)
             return result
-        self.call = self._node(lambda: self.ring.gather([p._sharded_param_data for p in self.group.fsdp_params]))
+        self.call = self._node(lambda: self.ring.gather([p._sharded_param_data for p in self.group.fsdp_params], self.accounts[Collective.ALL_GATHER]))
         result = Result(self.group.fsdp_params[0]._sharded_param_data.new_empty(0), None, None, [], [], [])
         result.held, result.number = self, number
         return result
@@ -200,7 +202,7 @@ class Held:
             given.clear()
 
         def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> None:
-            self._node(lambda: reducer.reduce(addresses, out, alpha, accumulate=accumulate))
+            self._node(lambda: reducer.reduce(addresses, out, alpha, self.accounts[Collective.REDUCE_SCATTER], accumulate=accumulate))
             self._finish_reduce(number)
 
         return reduced(reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params])

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tidec.inputs.ask import Collective
+from tidec.run.count import Tally
 from tidec.run.held import Held
 
 
@@ -13,14 +14,22 @@ class CollectiveReport:
     """One collective of one group.
 
     plan_digest: "" where it has no plan.  by_plan: calls that its plan ran.  stock: calls that stayed stock, by reason.
-    bytes_by_plan: an all-gather's landing, or a reduce-scatter's gradients, times the calls by plan.
+    over: those of by_plan of which all is done; a landing that is in use is not.  done: what this rank carried out in them, as it counted while it did it.
+    planned: what their plans say.
     """
 
     collective: Collective
     plan_digest: str
     by_plan: int
     stock: tuple[tuple[str, int], ...]
-    bytes_by_plan: int
+    over: int
+    done: Tally
+    planned: Tally
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether what was carried out is what the plans say, in number and bytes of every kind of op."""
+        return self.done == self.planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,11 @@ class Report:
         return sum(c.by_plan for g in self.groups for c in g.collectives)
 
     @property
+    def is_as_planned(self) -> bool:
+        """Whether that holds of every collective of every group."""
+        return all(c.is_as_planned for g in self.groups for c in g.collectives)
+
+    @property
     def stock(self) -> dict[str, int]:
         """Calls of held groups that stayed stock, by reason."""
         counts: Counter[str] = Counter()
@@ -61,7 +75,10 @@ class Report:
             for c in group.collectives:
                 stays = "".join(f"; {count} stock: {why}" for why, count in c.stock)
                 plan = f"plan {c.plan_digest[:12]}" if c.plan_digest else "no plan"
-                lines.append(f"{group.name}: {c.collective.value.replace('_', '-')}, {plan}, {c.by_plan} calls, {c.bytes_by_plan:,} bytes{stays}")
+                fits = "as planned" if c.is_as_planned else f"NOT as planned: {c.planned}"
+                under = "" if c.over == c.by_plan else f", {c.by_plan - c.over} under way"
+                did = f" ({c.done}; {fits})" if c.over else ""
+                lines.append(f"{group.name}: {c.collective.value.replace('_', '-')}, {plan}, {c.by_plan} calls{under}{did}{stays}")
         return "\n".join(lines)
 
 
@@ -70,10 +87,7 @@ def group_report(held: Held) -> GroupReport:
     found = []
     for collective, runs in zip(Collective, (held.ring, held.reducer)):
         counts = {why: count for (of, why), count in held.counts.items() if of is collective}
-        by_plan = counts.pop(None, 0)
-        num_bytes = 0
-        if runs is not None:
-            layout = runs.plan.layout
-            num_bytes = layout.landing_bytes if collective is Collective.ALL_GATHER else sum(p.real_elems for p in layout.params if p.is_trainable) * runs.plan.grad_item_bytes
-        found.append(CollectiveReport(collective, "" if runs is None else runs.plan.digest, by_plan, tuple((str(why), count) for why, count in counts.items()), by_plan * num_bytes))
+        by_plan, account = counts.pop(None, 0), held.accounts[collective]
+        digest, stays = "" if runs is None else runs.plan.digest, tuple((str(why), count) for why, count in counts.items())
+        found.append(CollectiveReport(collective, digest, by_plan, stays, account.calls, account.done, account.planned))
     return GroupReport(held.name, tuple(found))

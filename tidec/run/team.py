@@ -65,7 +65,8 @@ class Team:
             if trouble is not None:
                 self.runs[plan.digest] = trouble
                 return trouble
-            self.runs[plan.digest] = Ring(plan, made, is_poisoned=self.is_poisoned) if plan.collective is Collective.ALL_GATHER else Reducer(plan, made)
+            is_gather, rank = plan.collective is Collective.ALL_GATHER, self.peers.rank
+            self.runs[plan.digest] = Ring(plan, made, rank=rank, is_poisoned=self.is_poisoned) if is_gather else Reducer(plan, made, rank=rank)
         return None
 
     def _node(self, plan: Plan) -> tuple[Node | None, Reason | None]:

@@ -58,6 +58,13 @@ class Calls {
     return "";
   }
 
+  // Of a call that is over, one of the last `kept`.
+  std::string counted(int64_t call, int64_t kept) const {
+    const int64_t over = is_reduction_ ? begun_ : released_;
+    if (call >= 0 && call < over && call >= over - kept) return "";
+    return "counts(" + std::to_string(call) + ") is not of the last " + std::to_string(kept) + " calls that are over: they end before " + std::to_string(over);
+  }
+
  private:
   static std::string out_of_turn(const char* what, int64_t call, int64_t next) {
     return std::string(what) + "(" + std::to_string(call) + ") is out of turn: the next is " + what + "(" + std::to_string(next) + ")";
