@@ -55,7 +55,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
     outbox = s.buffer("outbox", Block.PARTIAL, bank=2, block=D if full else n_out, **cut, per=("J",),
                       holds=lambda b, q, *at: (part(at[-1]), served(dest(at[-1])), sub(dest(at[-1]), j), *at[:-1]), source=lambda *_: (n, ALL))
     spare  = s.buffer("spare",  Block.PARTIAL, bank=2, part=n_part, **cut,    holds=lambda b, p, *q: (p, n, j, *q), source=lambda *_: (n, ALL))
-    inbox  = s.buffer("inbox",  Block.PARTIAL, gen=2, sub=L, **cut, per=("p", "w"), rests_at_zero=True, before=prev, holds=lambda g, b, *at: (at[-2], n, b, *at[:-2]))
+    inbox  = s.buffer("inbox",  Block.PARTIAL, gen=least(2, Wn), sub=L, **cut, per=("p", "w"), rests_at_zero=True, before=prev, holds=lambda g, b, *at: (at[-2], n, b, *at[:-2]))
     out    = s.output("out",    Block.OUT_SLICE, part=n_part, sub=L, **cut, per=("p", "w"), holds=lambda q, b, *at: (q, n, b, *at[:-2]))
     staged, freed = s.flag("staged", LANES, U=(0, Gn*chunks)), s.flag("freed", LANES, U=(0, Gn*chunks))
     stripe = dict(x=(0, stripes)) if stripes > 1 else {}
