@@ -1,7 +1,7 @@
 """Which numbers a group's plans get: every knob that was not set, chosen from rates and memory, and which term decided it.
 
 M nodes, L lanes, W wave width, k transfers of a round, E elements of a rank's packed output, b bytes of a gradient's value.
-S_fp32 = 4*L*E_sub: the output shard in fp32, with E_sub rounded up as for one pass. All arithmetic is exact, so that ranks and machines agree.
+S_fp32 = 4*L*E_sub: the output shard in fp32, with E_sub rounded up to whole chunks, as in n_part blocks. All arithmetic is exact, so that ranks and machines agree.
 Source: paper section 6.3 and appendix G.
 """
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tidec.size.rates import Rates, rates_of
 
 MAX_SHARDS = 21
 SMALL_BYTES = 64 * 2**20
-MANY_CHUNKS = 8
+MANY_CHUNKS = 4
 PROVED_LANES = (1, 2, 4, 8)
+_ALONE_CHUNKS = (8, 4, 2)
 _MAX_ROUND = 4
 _WAIT_SHARE, _TAIL_SHARE, _SKEW, _MEETING_SHARE = Fraction(1, 10), Fraction(1, 20), Fraction(3, 2), Fraction(1, 5)
 _GB, _US, _MIB = 10**9, 10**6, 2**20
@@ -78,14 +79,16 @@ class _Case:
         return self.topology.nodes == 1
 
     @property
-    def shard_bytes(self) -> int:
-        """S_fp32."""
-        return reduce_block_bytes(self.packed_elems, lanes=self.topology.lanes, knobs=Knobs(1, 1), grad_item_bytes=self.grad_item_bytes)
-
-    @property
     def wire_us(self) -> Fraction:
         """t_NIC: (M-1)*S_fp32 over a rail. Source: paper appendix G."""
-        return _us((self.topology.nodes - 1) * self.shard_bytes, self.rates.nic_gbps.value)
+        return _us((self.topology.nodes - 1) * self.shard_bytes(Knobs(1, 1)), self.rates.nic_gbps.value)
+
+    def block_bytes(self, knobs: Knobs) -> int:
+        return reduce_block_bytes(self.packed_elems, lanes=self.topology.lanes, knobs=knobs, grad_item_bytes=self.grad_item_bytes)
+
+    def shard_bytes(self, knobs: Knobs) -> int:
+        """S_fp32."""
+        return knobs.n_part * self.block_bytes(knobs)
 
     def staging_bytes(self, knobs: Knobs) -> int:
         return reduce_staging_bytes(
@@ -135,7 +138,7 @@ def solve(
     else:
         take("chunks", knobs.chunks, _chunks_why(case, knobs))
     take("ctas_sum", *_sum_ctas(case))
-    take("ctas_land", *_land_ctas(case, knobs.n_part))
+    take("ctas_land", *_land_ctas(case, knobs))
     return Choice(knobs, tuple(terms))
 
 
@@ -143,7 +146,7 @@ def classes() -> tuple[Class, ...]:
     """Every class of reduce-scatters that the solver can choose at 1, 2, 4 or 8 lanes, whatever the nodes, the rates, the group, the mode and the budget.
 
     A wave is as wide as a node. Two rounds together are at most 2*k transfers; with one pass they are either that or all that there are. One node has as
-    many chunks as suits its pushes; several have one or eight, and with more than one pass eight, but one where nothing is pushed (one lane).
+    many chunks as suits its pushes; several have one or four, and with more than one pass four, but one where nothing is pushed (one lane).
     """
     return tuple(
         Class(lanes, lanes, k, num_parts, n_out, chunks)
@@ -163,7 +166,7 @@ def _chunk_counts(lanes: int, k: int, num_parts: int, n_out: int | Full) -> tupl
         return (1,)
     if num_parts > 1:
         return (MANY_CHUNKS,)
-    return (1, 2, 4, MANY_CHUNKS) if n_out is FULL and k == min(lanes, _MAX_ROUND) else (1, MANY_CHUNKS)
+    return (1, *sorted(_ALONE_CHUNKS)) if n_out is FULL and k == min(lanes, _MAX_ROUND) else (1, MANY_CHUNKS)
 
 
 def num_rounds(nodes: int, width: int, k: int) -> int:
@@ -198,22 +201,24 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
 
     Before another pass is taken, staging is cut into small chunks, since a chunk costs a meeting and a pass its rounds.
     """
-    shard = case.shard_bytes
-    budget = MAX_SHARDS * shard if case.budget_bytes is None else min(MAX_SHARDS * shard, case.budget_bytes)
     tried = [one for n in _numbers(case) for one in _cuts(case, _with_outbox(case, replace(knobs, n_part=n)), is_first=n == _numbers(case)[0])]
     sizes = [case.staging_bytes(one) for one in tried]
-    shown = [f"{_mib(size)} of staging, {_shards(size, shard)}" for size in sizes]
+    shards = [Fraction(size, case.shard_bytes(one)) for one, size in zip(tried, sizes)]
+    shown = [f"{_mib(size)} of staging, {_number(count)} output shard{'' if count == 1 else 's'}" for size, count in zip(sizes, shards)]
     is_within = [case.budget_bytes is None or size <= case.budget_bytes for size in sizes]
     if is_within[0] and sizes[0] <= SMALL_BYTES:
         return tried[0], f"{shown[0]}; below {_mib(SMALL_BYTES)} no memory is worth another pass"
-    bound = f"at most {MAX_SHARDS}" if budget == MAX_SHARDS * shard else f"the stated budget is {_mib(budget)}"
-    for one, size, said in zip(tried, sizes, shown):
-        if size <= budget:
-            before = [x for other, x in zip(tried, sizes) if other.n_part < one.n_part]
-            return one, f"{said} ({bound}{f'; with a pass less {_shards(min(before), shard)}' if before else ''})"
+    for one, is_small, count, said in zip(tried, is_within, shards, shown):
+        if is_small and count <= MAX_SHARDS:
+            before = [number for other, number in zip(tried, shards) if other.n_part < one.n_part]
+            return one, f"{said} ({_bound(case)}{f'; with a pass less {_number(min(before))}' if before else ''})"
     # No number of passes is enough, as where a full outbox has a block for each of many nodes: as few as fit the stated budget, or what is least.
     chosen = is_within.index(True) if True in is_within else sizes.index(min(sizes))
-    return tried[chosen], f"{shown[chosen]}; no number of passes brings it to {MAX_SHARDS if budget == MAX_SHARDS * shard else _mib(budget)}"
+    return tried[chosen], f"{shown[chosen]}; with no number of passes {_bound(case)}"
+
+
+def _bound(case: _Case) -> str:
+    return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {_mib(case.budget_bytes)}")
 
 
 def _numbers(case: _Case) -> range:
@@ -253,13 +258,13 @@ def _cuts(case: _Case, knobs: Knobs, *, is_first: bool) -> Iterator[Knobs]:
 
 def _chunks(case: _Case, knobs: Knobs) -> int:
     """The most chunks whose meetings take at most a fifth of what a block takes; 0 = one, as it is without any."""
-    counts = (8, 4, 2) if case.is_alone else (MANY_CHUNKS,)
+    counts = _ALONE_CHUNKS if case.is_alone else (MANY_CHUNKS,)
     return next((c for c in counts if c * case.rates.meeting_us.value <= _MEETING_SHARE * _block_us(case, knobs)), 0)
 
 
 def _block_us(case: _Case, knobs: Knobs) -> Fraction:
     """What one node-local sum has time for: its gradients are pushed, and the sum before it is on the wire."""
-    block, lanes = reduce_block_bytes(case.packed_elems, lanes=case.topology.lanes, knobs=replace(knobs, chunks=0, chunk_bytes=0), grad_item_bytes=case.grad_item_bytes), case.topology.lanes
+    block, lanes = case.block_bytes(replace(knobs, chunks=0, chunk_bytes=0)), case.topology.lanes
     pushed = _us(Fraction((lanes - 1) * block * case.grad_item_bytes, FP32_BYTES), case.rates.push_gbps.value)
     return pushed if case.is_alone else max(pushed, _us(block, case.rates.nic_gbps.value))
 
@@ -269,7 +274,7 @@ def _chunks_why(case: _Case, knobs: Knobs) -> str:
         return "nothing is pushed where a node has one lane"
     block, meeting, count = _block_us(case, knobs), case.rates.meeting_us.value, max(1, knobs.chunks)
     if count == 1:
-        more = 2 if case.is_alone else MANY_CHUNKS
+        more = _ALONE_CHUNKS[-1] if case.is_alone else MANY_CHUNKS
         return f"{more} meetings of {_time(meeting)} would be {_share(more * meeting, block)} a block's {_time(block)}"
     share = f"{count} meetings of {_time(meeting)} are {_share(count * meeting, block)} a block's {_time(block)}"
     return share if count * meeting <= _MEETING_SHARE * block else f"small staging costs less than another pass; {share}"
@@ -287,13 +292,13 @@ def _sum_ctas(case: _Case) -> tuple[int, str]:
     return spare, f"{_counted(wanted, 'CTA')} would {feeds}; a GEMM of one wave leaves {spare} on {int(case.rates.sms.value)} SMs"
 
 
-def _land_ctas(case: _Case, num_parts: int) -> tuple[int, str]:
+def _land_ctas(case: _Case, knobs: Knobs) -> tuple[int, str]:
     """C_mc, at most what a GEMM of one wave leaves. Source: paper eq. 14."""
     if case.is_alone:
         return 1, "nothing lands on one node"
     rate, cap, wire = case.rates.land_gbps_per_cta.value, case.rates.land_cap_gbps.value, case.wire_us
     at_ceiling = max(1, floor(cap / rate))
-    tail = ceil(_us(Fraction(case.shard_bytes, num_parts), rate) / (_TAIL_SHARE * wire))
+    tail = ceil(_us(case.block_bytes(replace(knobs, chunks=0, chunk_bytes=0)), rate) / (_TAIL_SHARE * wire))
     count = min(at_ceiling, tail, case.rates.spare_ctas)
     if count == tail:
         return count, f"the last wave lands within {_share(_TAIL_SHARE, Fraction(1))} the {_time(wire)} on the wire (eq. 14)"
@@ -330,7 +335,3 @@ def _time(us: Fraction) -> str:
 
 def _mib(bytes: int) -> str:
     return f"{_number(Fraction(bytes, _MIB))} MiB"
-
-
-def _shards(bytes: int, shard: int) -> str:
-    return f"{_number(Fraction(bytes, shard))} output shard" + ("" if bytes == shard else "s")
