@@ -1,0 +1,33 @@
+"""What decided knobs is told once for groups that are sized alike."""
+from tidec.commands.sizing import choice_fields, choices_text, rates_text
+from tidec.inputs.knobs import Knobs, read_settings
+from tidec.inputs.topology import Topology
+from tidec.size.solver import Choice, solve
+
+
+def sized(elems: int, *settings: str) -> Choice:
+    return solve(Topology(8, 8), packed_elems=elems, grad_item_bytes=2, settings=read_settings(settings, 8))
+
+
+def test_a_table_says_which_term_decided(golden):
+    large, larger, small = sized(2**23), sized(2**23 + 64), sized(100)
+    golden("cli/sizing.txt", choices_text(("embed", "block", "norm"), (large, larger, small)) + "\n")
+    golden("cli/rates.txt", "".join(f"{t}\n{rates_text(t)}\n" for t in (Topology(8, 8), Topology(1, 2), Topology(2, 2, nic_gbps=24.5, origin="our machine, measured on a Monday"))))
+
+
+def test_groups_that_are_sized_alike_are_told_once():
+    names = [f"g{i}" for i in range(6)]
+    text = choices_text(names, [sized(100)] * 6)
+    assert text.startswith("knobs of g0, g1, g2, g3 and 2 more; why, of g0\n") and text.count("knobs of") == 1
+    assert choices_text(names, [sized(100)] * 5 + [sized(2**23)]).count("knobs of") == 2
+
+
+def test_knobs_that_nobody_decided_are_not_told():
+    assert choices_text(("g",), (Choice(Knobs(8, 4), ()),)) == ""
+
+
+def test_fields_have_what_was_set_and_why_the_rest():
+    fields = choice_fields(sized(100, "W=4"))
+    assert fields["W"] == {"value": 4, "why": "set", "set": True}
+    assert fields["n_out"] == {"value": "full", "why": "gradients in place are read without waiting for the rail", "set": False}
+    assert set(fields) == {"W", "k", "n_stg", "stripes", "n_part", "n_out", "chunks", "ctas_sum", "ctas_land"}
