@@ -51,6 +51,10 @@ class SimulationReport:
     policy: Policy
 
 
+# What an op moves is in so many of its reads; further ones name memory that those lie in (a step's gradients in a landing).
+_NUM_SOURCES = {OpKind.COPY: 1, OpKind.SUM: 2}
+
+
 class _Stop(Exception):
     """The run has met its problem."""
 
@@ -268,8 +272,8 @@ class _Machine:
             case OpKind.COPY | OpKind.CAST:
                 self._write(task, self._read(task))
             case OpKind.SUM:
-                terms = [self._value(task, *at) for ref in task.read for at in ref]
-                self._write(task, [(seed_of(point.call) if point.seed else ZERO) + sum(terms, ZERO)])
+                terms = [self._value(task, *at) for ref in task.read[:2] for at in ref]
+                self._write(task, [self._unless_spoilt(task, (seed_of(point.call) if point.seed else ZERO) + sum(terms, ZERO))])
             case OpKind.LAND:
                 lanes, num = self.u.program.lanes, len(task.written[0])
                 terms = [self._value(task, *at) for at in task.read[0]]
@@ -311,8 +315,21 @@ class _Machine:
 
     def _read(self, task: _Task) -> list[Value]:
         """What a move brings to each cell that it writes: the one that it reads to all of them, or one each."""
-        values = [self._value(task, *at) for at in task.read[0]]
+        values = [self._unless_spoilt(task, self._value(task, *at)) for at in task.read[0]]
         return values * len(task.written[0]) if len(values) == 1 else values
+
+    def _unless_spoilt(self, task: _Task, value: Value) -> Value:
+        """The value that an op read; torn where memory that it lies in, which the op's further reads name, does not hold what was handed in for that call."""
+        point = task.point
+        further = _NUM_SOURCES.get(point.op.kind, len(point.reads))
+        for ref, met in zip(point.reads[further:], task.read[further:]):
+            for place, at in zip(ref.places, met):
+                name, node, lane, _, *key = place
+                block = self.buffers[name].block
+                if self._value(task, *at) != handed_in(block, node, lane, contract_key(block, tuple(key)), ref.call):
+                    self._torn(point)
+                    return TORN
+        return value
 
     def _write(self, task: _Task, values: list[Value]) -> None:
         (written,) = task.written

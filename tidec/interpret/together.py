@@ -12,7 +12,8 @@ from dataclasses import replace
 from tidec.interpret.machine import Policy, SimulationReport, play
 from tidec.interpret.unfold import Point, Unfolding, unfold
 from tidec.schedule.branch import branch
-from tidec.schedule.program import Cell, Item, Op, Program, Promise, Stream
+from tidec.schedule.program import Program
+from tidec.schedule.step import prefixed
 
 
 def simulate_together(programs: tuple[Program, ...], nodes: int, calls: int, turns: Iterable[int], *, seed: int = 0, policy: Policy = Policy.ONE_QUEUE) -> SimulationReport:
@@ -22,7 +23,7 @@ def simulate_together(programs: tuple[Program, ...], nodes: int, calls: int, tur
     """
     order = tuple(turns)
     assert all(order.count(i) == calls + 1 for i in range(len(programs))), (order, calls)
-    named = tuple(_named(branch(p, nodes), f"x{i}_", i) for i, p in enumerate(programs))
+    named = tuple(prefixed(branch(p, nodes), f"x{i}_", 1000 * i) for i, p in enumerate(programs))
     parts = tuple(unfold(p, nodes, calls + 1) for p in named)
     both = replace(
         named[0], buffers=sum((p.buffers for p in named), ()), flags=sum((p.flags for p in named), ()), streams=sum((p.streams for p in named), ()), body=(), covers=())
@@ -48,22 +49,8 @@ def _merged(of_programs: tuple[tuple[Point, ...], ...], order: tuple[int, ...]) 
     return tuple(taken)
 
 
-def _named(program: Program, start: str, number: int) -> Program:
-    """The program with other names of its buffers, flags and streams, and other numbers of its ops."""
-    def cell(c: Cell) -> Cell:
-        return replace(c, buffer=start + c.buffer)
-
-    def promise(p: Promise) -> Promise:
-        return replace(p, flag=start + p.flag)
-
-    def items(body: tuple[Item, ...]) -> tuple[Item, ...]:
-        return tuple(
-            replace(x, id=1000 * number + x.id, stream=start + x.stream, reads=tuple(map(cell, x.reads)), writes=tuple(map(cell, x.writes)),
-                    raises=tuple(replace(r, promise=promise(r.promise)) for r in x.raises), waits=tuple(map(promise, x.waits)))
-            if isinstance(x, Op) else replace(x, body=items(x.body)) for x in body
-        )
-
-    return replace(
-        program, body=items(program.body), buffers=tuple(replace(b, name=start + b.name) for b in program.buffers),
-        flags=tuple(replace(f, name=start + f.name) for f in program.flags), streams=tuple(Stream(start + s.name, s.role) for s in program.streams),
-    )
+def simulate_step(step: Program, nodes: int, calls: int = 3, *, seed: int = 0, policy: Policy = Policy.ONE_QUEUE) -> SimulationReport:
+    """Runs `calls` calls of a step that was traced to be played, and checks the contract of both of its collectives. What call e gathers is read in call e + 1."""
+    unfolding = unfold(branch(step, nodes), nodes, calls + 1)
+    assert not unfolding.outside, unfolding.outside[0]
+    return play(unfolding, calls, random.Random(seed), policy)

@@ -5,9 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidec.errors import Diagnostic, Spot, TidecError
+from tidec.schedule.branch import specialise
 from tidec.schedule.program import Program
-from tidec.schedule.tracer import MISTAKES, refusal, trace
+from tidec.schedule.step import Step
+from tidec.schedule.tracer import MISTAKES, refusal, run_traced, trace
 from tidec.shipped import folder
+
+
+STEP = "backward"
+STEP_FILE = f"schedules/steps/{STEP}.py"
 
 
 def names() -> tuple[str, ...]:
@@ -25,7 +31,10 @@ def path(name: str) -> Path:
 
 def function(name: str, source: str = "") -> Callable:
     """The schedule function of that name; `source` replaces the file's text (for mutants in tests). Raises P001, P007."""
-    file, shown = path(name), f"schedules/{name}.py"
+    return _function(path(name), name, f"schedules/{name}.py", source)
+
+
+def _function(file: Path, name: str, shown: str, source: str) -> Callable:
     scope: dict[str, object] = {"__name__": f"tidec.schedules.{name}"}
     try:
         exec(compile(source or file.read_text(encoding="utf-8"), str(file), "exec"), scope)
@@ -42,3 +51,19 @@ def function(name: str, source: str = "") -> Callable:
 def traced(name: str, lanes: int, *, source: str = "", **knobs: object) -> Program:
     """The program of a shipped schedule for that lane count (1 <= lanes <= 72) and those knobs, for every node count."""
     return trace(function(name, source), name, lanes, str(path(name)), f"schedules/{name}.py", **knobs)
+
+
+def step_path() -> Path:
+    """The file of the step of backward."""
+    return folder("schedules") / "steps" / f"{STEP}.py"
+
+
+def traced_step(gather: Program, reduce: Program, *, single_node: bool, slot_reuse: bool, ahead: bool, source: str = "", is_played: bool = False) -> Program:
+    """One branch of a step of backward: the walks of two programs and what stands between them.
+
+    slot_reuse: the gradients lie in the landing that the all-gather of the step lands in. ahead: the all-gather is issued before the network phase, else behind.
+    source: replaces the file's text (for mutants in tests). is_played: for the interpreter, see `Step`.
+    """
+    function = _function(step_path(), STEP, STEP_FILE, source)
+    step = Step(STEP, str(step_path()), STEP_FILE, gather=specialise(gather, single_node), reduce=specialise(reduce, single_node), is_played=is_played)
+    return run_traced(step, function, slot_reuse=slot_reuse, ahead=ahead)

@@ -328,12 +328,16 @@ def _check_joins(items: tuple[Item, ...], in_set: bool = False) -> None:
 
 def trace(function: Callable, name: str, lanes: int, source_file: str, shown_file: str, **knobs) -> Program:
     """The program that the schedule function writes for that lane count and those knobs. Raises P007 with the line."""
-    s = Schedule(name, lanes, source_file, shown_file)
+    return run_traced(Schedule(name, lanes, source_file, shown_file), function, **knobs)
+
+
+def run_traced(s: Schedule, function: Callable, **knobs) -> Program:
+    """The program that the function writes to `s`. Raises P007 with the line."""
     try:
         function(s, **knobs)
         return s._finish({k: v if isinstance(v, (int, str)) else str(v) for k, v in knobs.items()})
     except MISTAKES as problem:
-        raise refusal(problem, source_file, shown_file) from problem
+        raise refusal(problem, s._file, s._shown) from problem
 
 
 # What a schedule's own text can raise while it runs.

@@ -5,7 +5,7 @@ Obligations are generated from what each op reads, writes, raises and awaits; no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidec.schedule.program import ALL, Cell, Event, Flag, OpKind, Promise, Scope, Statement, Step
 from tidec.verify.before import DEPTH, FAR, Before, lanes_of
@@ -19,23 +19,28 @@ Raiser = tuple[Statement, Event, Promise]
 
 def check_flags(w: World, judge: Judge) -> None:
     """V202: a threshold is reached by the promised event and no other. V203: every promise is kept. V204: the producer is issued first."""
-    for name, raisers in w.raisers.items():
-        flag = w.flags[name]
-        if not raisers:
-            continue
-        streams = {s.op.stream for s, *_ in raisers} | {str(p.call) for *_, p in raisers}
-        judge.claim(Obligation("V202", f"{name}: raised by one stream, in one call", (), len(streams) == 2, tuple(
-            w.instance("raises", s, w.point(s, f"a{i}")) for i, (s, *_) in enumerate(raisers))))
-        for s, _, p in raisers:
-            v = w.point(s, "a")
-            goal = w.terms.every([*w.in_box(flag.dims, w.reads(p.key, v)), w.terms.eq(w.read(p.call, v), v["e"])])
-            judge.claim(Obligation("V202", f"{name}: {s.op.label} raises a declared element", tuple(w.domain(s, v)), goal, (w.instance("raises", s, v),)))
-        for a, b in itertools.product(raisers, raisers):
-            _counts_in_order(w, judge, flag, a, b)
-        _all_raised(w, judge, flag, raisers)
+    for name in w.raisers:
+        check_flag(w, judge, w.flags[name])
     for s in w.statements:
         if s.op.waits:
-            _wait(w, judge, s)
+            check_wait(w, judge, s)
+
+
+def check_flag(w: World, judge: Judge, flag: Flag) -> None:
+    """V202, V203 of what raises the flag."""
+    raisers, name = w.raisers[flag.name], flag.name
+    if not raisers:
+        return
+    streams = {s.op.stream for s, *_ in raisers} | {str(p.call) for *_, p in raisers}
+    judge.claim(Obligation("V202", f"{name}: raised by one stream, in one call", (), len(streams) == 2, tuple(
+        w.instance("raises", s, w.point(s, f"a{i}")) for i, (s, *_) in enumerate(raisers))))
+    for s, _, p in raisers:
+        v = w.point(s, "a")
+        goal = w.terms.every([*w.in_box(flag.dims, w.reads(p.key, v)), w.terms.eq(w.read(p.call, v), v["e"])])
+        judge.claim(Obligation("V202", f"{name}: {s.op.label} raises a declared element", tuple(w.domain(s, v)), goal, (w.instance("raises", s, v),)))
+    for a, b in itertools.product(raisers, raisers):
+        _counts_in_order(w, judge, flag, a, b)
+    _all_raised(w, judge, flag, raisers)
 
 
 def _counts_in_order(w: World, judge: Judge, flag: Flag, first: Raiser, second: Raiser) -> None:
@@ -148,7 +153,11 @@ def _guesses(w: World, s: Statement, p: Promise, want: list[Int], me: Values, la
                     yield from emit(fill({**prefix, loop.name: moved}, i + 1, how))
 
 
-def _wait(w: World, judge: Judge, s: Statement) -> None:
+def check_wait(w: World, judge: Judge, s: Statement, *, is_known: bool = False, among: str = "in every order of the calls of all collectives") -> None:
+    """V203: the promise is made, and to the one that awaits it. V204: the op that keeps it is issued before.
+
+    is_known: V203 is proved of the program that the wait comes from, and not asked. among: which orders of issue V204 speaks of.
+    """
     t = w.terms
     promise = s.op.waits[0]
     flag = w.flags[promise.flag]
@@ -157,36 +166,41 @@ def _wait(w: World, judge: Judge, s: Statement) -> None:
     node, lane, call = w.read(promise.node, v), w.read(promise.lane, v), w.read(promise.call, v)
     shown = (w.instance("waits", s, v),)
     promised = t.every([*w.in_box(flag.dims, key), *w.legitimate(flag, v, node, lane)]) if w.raisers[flag.name] else False
-    judge.claim(Obligation("V203", f"{flag.name}: {s.op.label} awaits a promise that somebody makes", tuple(domain), promised, shown))
+    if not is_known:
+        judge.claim(Obligation("V203", f"{flag.name}: {s.op.label} awaits a promise that somebody makes", tuple(domain), promised, shown))
     for a, _, kept in w.raisers[flag.name]:
         u = w.point(a, "a", n=node, j=lane, e=call)
         assume = [*domain, *w.domain(a, u), t.equal(w.reads(kept.key, u), key)]
         both = (w.instance("raises", a, u), *shown)
         if flag.scope is Scope.RAIL:
             goal = t.every((t.eq(w.read(kept.node, u), v["n"]), t.eq(w.read(kept.lane, u), v["j"])))
-            judge.claim(Obligation("V203", f"{flag.name}: {a.op.label} raises it for the one that awaits it, {s.op.label}", tuple(assume), goal, both, may_be_empty=True))
+            if not is_known:
+                what = f"{flag.name}: {a.op.label} raises it for the one that awaits it, {s.op.label}"
+                judge.claim(Obligation("V203", what, tuple(assume), goal, both, may_be_empty=True))
         elif flag.scope is not Scope.SELF:
             assume.append(t.eq(w.read(kept.lane, u), v["j"]))
         # One order over all streams, all communicators and all collectives, the same on every rank: whatever serialises ops in the order of issue
         # (an aliased hardware queue, a communicator) adds edges that go up in it, and every wait's producer comes earlier, so there is no cycle.
         known, earlier = w.common_position(a, u, s, v)
-        what = f"{flag.name}: {a.op.label} is issued before {s.op.label} waits, in every order of the calls of all collectives"
+        what = f"{flag.name}: {a.op.label} is issued before {s.op.label} waits, {among}"
         judge.claim(Obligation("V204", what, (*assume, *known), earlier, both, may_be_empty=True))
 
 
-def check_races(w: World, judge: Judge) -> None:
+def check_races(w: World, judge: Judge, *, is_asked: Callable[[Statement, Statement], bool] = lambda a, b: True, depth: int = DEPTH) -> None:
     """V201, V205: of two conflicting accesses in different uses of a block (or a write and a read of one use) the first ends before the second starts.
 
-    V302: so do two landings, which add to one block.
+    V302: so do two landings, which add to one block. is_asked: whether the order of two ops is not known already. depth: waits on a path.
     """
     before = Before(w)
     for name, accesses in w.accesses.items():
+        if not any(is_asked(a, b) for (a, *_), (b, *_) in itertools.product(accesses, accesses)):
+            continue
         heard = all(_is_heard(w, judge, s, c, accesses) for s, c, writes in accesses if writes and s.op.kind is not OpKind.FREE)
         for (a, ca, wa), (b, cb, wb) in itertools.product(accesses, accesses):
             if wa and wb and heard and a.op.kind is not OpKind.LAND:
                 continue        # write, its reader, and the next write are ordered, so the two writes are
-            if wa or wb:
-                _ordered(w, judge, before, name, (a, ca, wa), (b, cb, wb))
+            if (wa or wb) and is_asked(a, b):
+                _ordered(w, judge, before, name, (a, ca, wa), (b, cb, wb), depth)
 
 
 def _is_heard(w: World, judge: Judge, s: Statement, c: Cell, accesses: list[tuple[Statement, Cell, bool]]) -> bool:
@@ -210,7 +224,7 @@ def _is_heard(w: World, judge: Judge, s: Statement, c: Cell, accesses: list[tupl
     return True
 
 
-def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[Statement, Cell, bool], second: tuple[Statement, Cell, bool]) -> None:
+def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[Statement, Cell, bool], second: tuple[Statement, Cell, bool], most: int) -> None:
     t = w.terms
     (a, ca, wa), (b, cb, wb) = first, second
     u, v = w.point(a, "a"), w.point(b, "b")
@@ -230,15 +244,12 @@ def _ordered(w: World, judge: Judge, before: Before, buffer: str, first: tuple[S
         judge.empty(code, what, assume)
         return
     nearest = before.hops(a, event).get(b.op.stream, FAR)
-    for depth in range(min(nearest, DEPTH), DEPTH + 1):
+    for depth in range(min(nearest, most), most + 1):
         before.side.clear()
         path = before.formula(a, u, event, b, v, depth)
         obligation = Obligation(code, what, (*assume, *before.side), path, shown, may_be_empty=True, residues=w.hard((a, u), (b, v)))
-        if depth == DEPTH:
+        if depth == most:
             judge.claim(obligation)
         elif judge.holds(obligation):
             judge.accept(obligation)
             return
-
-
-

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tidec.index import Node, Op as IndexOp, residues
@@ -14,10 +14,13 @@ from tidec.verify.obligation import Obligation, Verdict
 from tidec.verify.terms import Bool, Int, Term, Values
 
 
-def check_ranges(w: World, judge: Judge) -> None:
+Asked = Callable[[Statement], bool]
+
+
+def check_ranges(w: World, judge: Judge, *, is_asked: Asked = lambda s: True) -> None:
     """V101 wrap and back are used in their range. V102 every access is in bounds. V103 a put stays on its rail, everything else in its node."""
     t = w.terms
-    for s in w.statements:
+    for s in filter(is_asked, w.statements):
         v = w.point(s, "x")
         domain = tuple(w.domain(s, v))
         shown = (w.instance("", s, v),)
@@ -85,10 +88,10 @@ def check_exclusive(w: World, judge: Judge) -> None:
                                    residues=w.hard((a, u), (b, v))))
 
 
-def check_contents(w: World, judge: Judge) -> None:
+def check_contents(w: World, judge: Judge, *, is_asked: Asked = lambda s: True) -> None:
     """V105: what an op moves is what its destination should hold, of the same call; a sum has every lane once."""
     t = w.terms
-    for s in w.statements:
+    for s in filter(is_asked, w.statements):
         if s.op.kind not in (OpKind.COPY, OpKind.CAST, OpKind.PUT, OpKind.SUM, OpKind.LAND):
             continue
         v = w.point(s, "x")
@@ -140,8 +143,8 @@ def _source(w: World, s: Statement, cell: Cell, into: Cell, v: Values, wild: dic
     return [t.eq(w.read(theirs[0], a), w.read(ours[0], b)), t.eq(w.read(theirs[1], a), lane)]
 
 
-def check_written(w: World, judge: Judge) -> None:
-    """V107: a block that is read was written in the same use of it."""
+def check_written(w: World, judge: Judge, *, is_asked: Callable[[Statement, str], bool] = lambda s, buffer: True) -> None:
+    """V107: a block that is read was written in the same use of it. is_asked: whether that is not known already of an op and a buffer."""
     t = w.terms
     before = Before(w)
     for name, accesses in w.accesses.items():
@@ -150,7 +153,7 @@ def check_written(w: World, judge: Judge) -> None:
             continue
         writers = [(s, c) for s, c, writes in accesses if writes]
         for b, cell, writes in accesses:
-            if writes:
+            if writes or not is_asked(b, name):
                 continue
             v = w.point(b, "b")
             assume = w.domain(b, v)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -24,7 +24,8 @@ from tidec.verify.seeds import check_seeds
 from tidec.verify.solver import RLIMIT, Answers
 from tidec.verify.terms import Terms, Values
 
-CHECKS = (
+Check = Callable[[World, Judge], None]
+CHECKS: tuple[Check, ...] = (
     check_ranges, check_contract, check_exclusive, check_contents, check_covers, check_written, check_stale, check_seeds, check_outputs, check_flags, check_races,
 )
 SCHEMA = "tidec.claims/1"
@@ -88,21 +89,31 @@ def prove(
     listener: is told of every finding that is decided here, and can have it as SMT-LIB 2 for another solver.
     answers: what the solver has said before, of other programs too; it is used and added to. A claim that another program has word for word is not asked again.
     """
+    branches = tuple(specialise(program, single_node) for single_node in (True, False))
+    return prove_branches(branches, CHECKS, SCHEMA, with_premises=with_premises, nodes=nodes, store=store, first_only=first_only, rlimit=rlimit, listener=listener,
+                          answers=answers)
+
+
+def prove_branches(
+    branches: tuple[Program, Program], checks: tuple[Check, ...], schema: str, *, with_premises: bool, nodes: int | AnyNodes = ANY, store: Store = NoStore(),
+    first_only: bool = False, rlimit: int = RLIMIT, listener: Listener = nobody, answers: Answers | None = None,
+) -> Report:
+    """Decides what the checks claim of the branches M = 1 and M >= 2 of one program. schema: of the claims, part of the key by which they are kept."""
     pinned = isinstance(nodes, int)
     claims: list[Claim] = []
     seconds = 0.0
     known = True
-    for single_node in (True, False):
+    for single_node, branch in zip((True, False), branches):
         if pinned and single_node is not (nodes == 1):
             continue
-        branch = specialise(program, single_node)
         premises = branch.premises if with_premises else ()
         scope = f"M = {nodes}" if pinned else _scope(single_node, premises)
-        key = f"{SCHEMA} {digest(branch)} {scope}"
+        key = f"{schema} {digest(branch)} {scope}"
         found = _from_store(store.get(key), scope)
         if not found:
             known = False
-            found, spent = _decide(branch, nodes if pinned else 1 if single_node else 0, premises, scope, first_only, rlimit, listener, answers)
+            at = nodes if pinned else 1 if single_node else 0
+            found, spent = _decide(branch, at, premises, scope, first_only, rlimit, listener, answers, checks)
             seconds += spent
             if all(c.verdict is Verdict.PROVED for c in found):
                 store.put(key, json.dumps([[c.code, c.what] for c in found], separators=(",", ":")))
@@ -114,7 +125,7 @@ def prove(
 
 def prove_branch(branch: Program, *, single_node: bool) -> Report:
     """Decides every claim of one branch of a program, as a stored plan has it, under its premises on M; nothing is kept."""
-    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody, None)
+    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody, None, CHECKS)
     return Report(tuple(claims), seconds, False)
 
 
@@ -133,6 +144,7 @@ def _from_store(kept: str, scope: str) -> list[Claim]:
 
 def _decide(
     branch: Program, nodes: int, premises: tuple, scope: str, first_only: bool, rlimit: int, listener: Listener, answers: Answers | None,
+    checks: tuple[Check, ...],
 ) -> tuple[list[Claim], float]:
     terms = Terms()
     m = nodes or terms.var("M")
@@ -140,7 +152,7 @@ def _decide(
     base = (terms.le(2, m), *(terms.read(p, Values({"M": m})) for p in premises))
     judge = Judge(terms, m, () if nodes else base, first_only, rlimit, listener, may_idle=nodes > 1, answers=answers)
     try:
-        for check in CHECKS:
+        for check in checks:
             check(world, judge)
     except Stop:
         pass
