@@ -13,10 +13,10 @@ extern "C" {
 // Whether this machine has a GPU that the library runs on: 1, or 0 and why not in `message`.
 TIDEC_API int32_t tidec_loopback_has_device(char* message, int64_t message_bytes);
 
-// Runs a whole job. Of it, `threads` and `scalar` mean nothing here. objects: N file descriptors.  sum_ctas, land_ctas: of one launch.
+// Runs a whole job. Of it, `threads` and `scalar` mean nothing here. objects: N file descriptors.
 // The rest as in tidec_host_run, for all ranks; nanoseconds: of the GPU, from the first call to the last.
-TIDEC_API int32_t tidec_loopback_run(const tidec_host_job* job, int32_t sum_ctas, int32_t land_ctas, const int32_t* objects, uint64_t* digests,
-                                     int64_t* nanoseconds, char* message, int64_t message_bytes);
+TIDEC_API int32_t tidec_loopback_run(const tidec_host_job* job, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds, char* message,
+                                     int64_t message_bytes);
 
 #ifdef __cplusplus
 }

@@ -165,16 +165,16 @@ int32_t tidec_loopback_has_device(char* message, int64_t message_bytes) {
   return 1;
 }
 
-int32_t tidec_loopback_run(const tidec_host_job* told, int32_t sum_ctas, int32_t land_ctas, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds,
-                           char* message, int64_t message_bytes) {
+int32_t tidec_loopback_run(const tidec_host_job* told, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds, char* message,
+                           int64_t message_bytes) {
   tidec_host_sizes sizes;
-  if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || sum_ctas < 1 || land_ctas < 1) {
+  if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || told->land_ctas < 1) {
     return tell(message, message_bytes, "there is no such program, or a number is out of range", TIDEC_HOST_USAGE);
   }
   // With the default of eight, waits of one stream hold up others that share its hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
-    Job job(*told, sizes, objects, tidec::cuda::Budget{sum_ctas, land_ctas, land_ctas});
+    Job job(*told, sizes, objects, tidec::cuda::Budget{told->sum_ctas, told->land_ctas, told->land_ctas});
     for (int64_t i = 0; i < told->num_seeds; ++i) job.run(&digests[i], &nanoseconds[i]);
   } catch (const Failure& problem) {
     return tell(message, message_bytes, problem.why, TIDEC_HOST_STOPPED);

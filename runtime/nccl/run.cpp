@@ -146,7 +146,7 @@ void run_rank(const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t
   cuda::check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   if (num_devices < p.lanes) throw Failure{"the plan has " + std::to_string(p.lanes) + " lanes, and this machine " + std::to_string(num_devices) + " GPUs"};
   cuda::check(cudaSetDevice(static_cast<int>(rank)), "cudaSetDevice");
-  Node node(told.program, rank, cuda::Budget().sum);
+  Node node(told.program, rank, told.sum_ctas);
   node.handle(meeting.base(rank) + kHandleAt);
   meeting.meet();
   std::vector<char> handles;
@@ -211,7 +211,7 @@ int64_t tidec_host_input_at(int64_t program, int64_t param) {
 int32_t tidec_node_run(const tidec_host_job* told, int64_t first_rank, int64_t num_ranks, const int32_t* objects, uint64_t* digests,
                                   int64_t* nanoseconds, char* message, int64_t message_bytes) {
   tidec_host_sizes sizes;
-  if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || num_ranks != 1) {
+  if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || num_ranks != 1) {
     std::snprintf(message, static_cast<size_t>(message_bytes), "there is no such program, a number is out of range, or a process has several ranks");
     return TIDEC_HOST_USAGE;
   }

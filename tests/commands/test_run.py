@@ -31,12 +31,15 @@ def test_both_collectives_of_every_group_are_run_and_told(json_of, group):
     assert block[GATHER]["max_error_ulps"] == 0.0 < block[REDUCE]["max_error_ulps"] < 2
 
 
-def test_a_bundle_runs_on_the_host_and_gives_the_digests_of_the_reference(json_of, group, tmp_path):
+def test_a_bundle_runs_on_the_host_and_gives_the_digests_of_the_reference(json_of, group, tmp_path, monkeypatch):
+    jobs, real = [], command.run_host
+    monkeypatch.setattr(command, "run_host", lambda job: jobs.append(job) or real(job))
     options = ("--calls", 4, "--accumulate", "--poison", "--alpha", "0.3")
-    code, compiled = json_of("compile", "--topo", "2x2", "--group", group(SMALL), "--target", "host", "--stock-ok", "-o", tmp_path / "bundle")
+    code, compiled = json_of("compile", "--topo", "2x2", "--group", group(SMALL), "--target", "host", "--stock-ok", "--set", "ctas_sum=5", "-o", tmp_path / "bundle")
     assert code == 0 and (tmp_path / "bundle" / "lib").is_dir()
     code, host = json_of("run", tmp_path / "bundle", "--target", "host", "--seeds", 4, *options)
     assert code == 0 and host["bundle_digest"] == compiled["bundle_digest"]
+    assert jobs and all((job.sum_ctas, job.land_ctas) == (5, 4) for job in jobs), "what was set, and what the solver chose"
     code, python = json_of("run", tmp_path / "bundle", "--target", "python", *options)
     assert code == 0
     for a, b in zip(host["groups"], python["groups"], strict=True):

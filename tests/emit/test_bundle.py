@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidec.emit.bundle import read_bundle, write_bundle
-from tidec.emit.manifest import EchoReport, canonical
+from tidec.emit.manifest import Ctas, EchoReport, Entry, canonical, ctas_of
 from tidec.errors import Exit, TidecError
 from tidec.inputs.ask import Collective, StockCause
 from tidec.inputs.signature import Dtype
@@ -197,3 +197,17 @@ def test_a_bundle_stands_in_no_other_place_and_replaces_one_only_by_force(made, 
     assert read_bundle(written.path).digest == written.digest
     again = write_bundle(proved, asks=asks, out=written.path, is_forced=True)
     assert again.path == written.path and read_bundle(again.path).digest == again.digest != written.digest
+
+
+def test_a_bundle_says_on_how_many_ctas_its_kernels_run(made, tmp_path):
+    proved, asks = made(knobs=("ctas_sum=7", "ctas_land=3"))
+    written = write_bundle(proved, asks=asks, out=tmp_path / "b")
+    assert written.ctas == read_bundle(tmp_path / "b").ctas == (Ctas(7, 3),) * len(proved)
+    others, _ = made()
+    assert [p.plan.digest for p in others] == [p.plan.digest for p in proved], "they change no plan"
+
+
+@pytest.mark.parametrize("count", [0, 1025, True, "4"])
+def test_a_number_of_ctas_that_is_none_is_found(count):
+    with pytest.raises(ValueError, match="is no number of CTAs"):
+        ctas_of([Entry("g", 1, "g.ag", "g.rs")], [{"ctas_sum": 4, "ctas_land": count}], ["g.ag"])

@@ -15,6 +15,7 @@ from tidec.commands.asking import read_asked, read_count
 from tidec.commands.stock import spelt, stock_fields
 from tidec.commands.tell import count_text, short, table
 from tidec.emit.bundle import Bundle, read_bundle
+from tidec.emit.manifest import Ctas
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Collective, StockCause
@@ -70,7 +71,7 @@ def run(
         raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host, loopback or nccl"))
     made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
     library = _library(made.path, asking.target, cache) if row.has_library else None
-    ran = {stem: _run(plan, library, asking) for stem, plan in zip(made.stems, made.plans)}
+    ran = {stem: _run(plan, ctas, library, asking) for stem, plan, ctas in zip(made.stems, made.plans, made.ctas)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
     return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), notes)
 
@@ -124,30 +125,29 @@ def _library(bundle: Path, target: str, cache: Cache) -> Path:
     return build_library(build_kept(cache, bundle, lambda folder: build_library(folder, target).is_new), target).path
 
 
-def _run(plan: Plan, library: Path | None, asking: Asking) -> Ran:
+def _run(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking) -> Ran:
     alpha = 1.0 / plan.ranks if asking.alpha is None else asking.alpha
     given = make(plan, calls=asking.calls, kind=asking.kind, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)
     wanted = carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)
     difference, got, seconds = None, wanted, 0.0
-    for got, seconds in _gotten(plan, library, asking, given, alpha):
+    for got, seconds in _gotten(plan, ctas, library, asking, given, alpha):
         difference = difference or first_difference(plan, got, wanted)
     return Ran(digest(plan, got), difference, max_error_ulps(plan, given, got, alpha=alpha, accumulate=asking.accumulate), seconds)
 
 
-def _gotten(plan: Plan, library: Path | None, asking: Asking, given: object, alpha: float) -> Iterator[tuple[Outputs, float]]:
+def _gotten(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking, given: object, alpha: float) -> Iterator[tuple[Outputs, float]]:
     """What the target gives: of the host one output that all seeds share, as their digests say; of python one a seed."""
     if library is None:
         for seed in range(asking.seed, asking.seed + asking.seeds):
             yield carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, seed=seed), 0.0
         return
     job = HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, first_seed=asking.seed,
-                  num_seeds=asking.seeds, deadline_s=asking.deadline_s)
+                  num_seeds=asking.seeds, deadline_s=asking.deadline_s, sum_ctas=ctas.sum, land_ctas=ctas.land)
     ran = _carried_out(job, asking)
     yield ran.outputs, min(ran.seconds)
     other = next((i for i, d in enumerate(ran.digests) if d != ran.digests[-1]), None)
     if other is not None:
-        yield _carried_out(HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned,
-                               first_seed=asking.seed + other, deadline_s=asking.deadline_s), asking).outputs, min(ran.seconds)
+        yield _carried_out(replace(job, first_seed=asking.seed + other, num_seeds=1), asking).outputs, min(ran.seconds)
 
 
 def _carried_out(job: HostJob, asking: Asking) -> HostRun:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidec import __version__
-from tidec.emit.manifest import BUNDLE_SCHEMA, FILE_NAME, EchoReport, Entry, ask_json, canonical, entries, manifest_json, requires, sha256
+from tidec.emit.manifest import BUNDLE_SCHEMA, FILE_NAME, Ctas, EchoReport, Entry, ask_json, canonical, ctas_of, entries, manifest_json, requires, sha256
 from tidec.emit.place import MANIFEST, place
 from tidec.emit.render import Source, render
 from tidec.emit.stems import stems
@@ -36,7 +36,7 @@ class Bundle:
     """A bundle on disk.
 
     digest: sha256 of manifest.json.  groups: one entry a group of the file, in order.
-    plans, certificates, stems: one a distinct plan: the plan, its certificate's JSON, and the name of its files without endings.
+    plans, certificates, stems, ctas: one a distinct plan: the plan, its certificate's JSON, the name of its files without endings, and what its kernels run on.
     sources: the emitted files.  environment: names and values that a job must have set before its first communicator.
     """
 
@@ -48,6 +48,7 @@ class Bundle:
     plans: tuple[Plan, ...]
     certificates: tuple[str, ...]
     stems: tuple[str, ...]
+    ctas: tuple[Ctas, ...]
     sources: tuple[Source, ...]
     environment: tuple[tuple[str, str], ...]
 
@@ -77,7 +78,8 @@ def write_bundle(
     topology = asks[0].topology
     manifest = manifest_json(version=__version__, inputs_digest=inputs_digest, topology=topology, groups=groups, plans=plans, stems=names, files=files, echo=echo).encode()
     path = place({**files, MANIFEST: manifest, SEAL: _seal(manifest).encode()}, out, is_forced=is_forced)
-    return Bundle(path, sha256(manifest), __version__, inputs_digest, groups, plans, tuple(p.certificate for p in proved), names, sources, _environment(requires(topology)))
+    return Bundle(path, sha256(manifest), __version__, inputs_digest, groups, plans, tuple(p.certificate for p in proved), names, _ctas(ask, groups, names), sources,
+                  _environment(requires(topology)))
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -126,7 +128,16 @@ def _checked(path: Path, text: bytes) -> Bundle:
     groups = tuple(Entry(g["name"], g["repeat"], *(_outcome(g[c.value], names) for c in Collective)) for g in manifest["groups"])
     certificates = tuple(files[f"{stem}.cert.json"].decode() for stem in names)
     sources = tuple(Source(name, files[name].decode()) for name in files if name.endswith((".hpp", ".cpp", ".cu")))
-    return Bundle(path, sha256(text), manifest["tidec_version"], manifest["inputs_digest"], groups, tuple(plans), certificates, names, sources, _environment(manifest["requires"]))
+    return Bundle(path, sha256(text), manifest["tidec_version"], manifest["inputs_digest"], groups, tuple(plans), certificates, names,
+                  _ctas(files[ASK].decode(), groups, names), sources, _environment(manifest["requires"]))
+
+
+def _ctas(ask: str, groups: Sequence[Entry], names: Sequence[str]) -> tuple[Ctas, ...]:
+    """What the ask says of kernels, one a plan. Raises C001."""
+    try:
+        return ctas_of(groups, [group["knobs"] for group in json.loads(ask)["groups"]], names)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as problem:
+        raise _tampered(ASK, f"it does not say on how many CTAs the kernels of every plan run: {problem}") from problem
 
 
 def _environment(needed: dict) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
-from tidec.inputs.knobs import NAMES
+from tidec.inputs.knobs import MAX_CTAS, NAMES
 from tidec.inputs.signature import canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
@@ -45,6 +45,28 @@ class Entry:
     repeat: int
     all_gather: str | StockCause
     reduce_scatter: str | StockCause
+
+
+@dataclass(frozen=True, slots=True)
+class Ctas:
+    """CTAs of one launch of the kernels that sum and that land."""
+
+    sum: int
+    land: int
+
+
+def ctas_of(groups: Sequence[Entry], knobs: Sequence[Mapping[str, object]], stems: Sequence[str]) -> tuple[Ctas, ...]:
+    """One a plan: those of the first group that has it. knobs: of each group, as `ask.json` has them. Raises KeyError, StopIteration, ValueError."""
+    def first(stem: str) -> Mapping[str, object]:
+        return next(k for entry, k in zip(groups, knobs, strict=True) if stem in (entry.all_gather, entry.reduce_scatter))
+
+    return tuple(Ctas(_count(first(stem)["ctas_sum"]), _count(first(stem)["ctas_land"])) for stem in stems)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_CTAS:
+        raise ValueError(f"{value!r} is no number of CTAs")
+    return value
 
 
 def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) -> tuple[Entry, ...]:

@@ -14,10 +14,10 @@ from tidec.inputs.document import nearest, quoted
 NAMES = ("W", "k", "n_stg", "n_part", "n_out", "chunk_bytes", "chunks", "stripes", "ctas_sum", "ctas_land", "cast", "pacing")
 
 _MAX_OUTBOX = 2**31 - 1
-MAX_PARTS, MAX_CHUNKS, MAX_STRIPES, CHUNK_ALIGNMENT_ELEMS = 4, 256, 8, 8
+MAX_PARTS, MAX_CHUNKS, MAX_STRIPES, MAX_CTAS, CHUNK_ALIGNMENT_ELEMS = 4, 256, 8, 1024, 8
 _RANGES = {
     "k": (1, 32), "n_stg": (1, 8), "n_part": (1, MAX_PARTS), "stripes": (1, MAX_STRIPES), "chunk_bytes": (0, 2**40), "chunks": (1, MAX_CHUNKS),
-    "ctas_sum": (1, 1024), "ctas_land": (1, 1024),
+    "ctas_sum": (1, MAX_CTAS), "ctas_land": (1, MAX_CTAS),
 }
 # NOTE: these can be set to one value only, because no plan reads them yet; a row goes when a plan does.
 _NOT_BUILT = {"pacing": False}

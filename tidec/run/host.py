@@ -38,7 +38,7 @@ class HostJob:
     num_seeds: runs, from seed first_seed on; each draws another interleaving, and seed 0 is the plain one.
     is_in_process: all ranks here, as threads or drawn one op after the other. is_one_process: the same in one process of its own.
     is_threaded: a thread a stream, else one a process. is_scalar: sums one value at a time. is_unread: landings stay in their arenas, and outputs say
-    nothing. deadline_s: of every wait. entry: the library's function that runs ranks.
+    nothing. deadline_s: of every wait. entry: the library's function that runs ranks. sum_ctas, land_ctas: CTAs of one launch on a GPU.
     """
 
     library: Path
@@ -56,6 +56,8 @@ class HostJob:
     is_unread: bool = False
     deadline_s: float = DEADLINE_S
     entry: str = "tidec_host_run"
+    sum_ctas: int = 16
+    land_ctas: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class Objects:
         return {
             "library": os.fspath(job.library), "entry": job.entry, "program": self._number, "calls": job.given.calls, "first_seed": job.first_seed, "num_seeds": job.num_seeds,
             "deadline_ms": max(1, round(1000 * job.deadline_s)), "alpha": job.alpha, "accumulate": job.accumulate, "threads": job.is_threaded,
-            "scalar": job.is_scalar, "poison": job.is_poisoned, "unread": job.is_unread, "zero": zero_ranges(job.plan), "objects": self.files, "first_rank": ranks.start,
+            "scalar": job.is_scalar, "poison": job.is_poisoned, "unread": job.is_unread, "sum_ctas": job.sum_ctas, "land_ctas": job.land_ctas, "zero": zero_ranges(job.plan), "objects": self.files, "first_rank": ranks.start,
             "num_ranks": len(ranks), "parent": os.getpid(),
         }
 

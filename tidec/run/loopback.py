@@ -11,11 +11,9 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.run.host import HostJob, HostRun, Objects, stops
 from tidec.run.worker import MESSAGE_BYTES, HostJob as Told, Range
 
-SUM_CTAS, LAND_CTAS = 16, 8
 
-
-def run_loopback(job: HostJob, *, sum_ctas: int = SUM_CTAS, land_ctas: int = LAND_CTAS) -> HostRun:
-    """Run a job to its end on the current GPU; seeds only count the runs. sum_ctas, land_ctas: CTAs of one launch.
+def run_loopback(job: HostJob) -> HostRun:
+    """Run a job to its end on the current GPU; seeds only count the runs.
 
     Raises E006 where there is no GPU; R001 where the job stops; E002 where the library does not hold the plan.
     """
@@ -24,7 +22,7 @@ def run_loopback(job: HostJob, *, sum_ctas: int = SUM_CTAS, land_ctas: int = LAN
         library, message = objects.library, ctypes.create_string_buffer(MESSAGE_BYTES)
         library.tidec_loopback_has_device.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         library.tidec_loopback_run.argtypes = [
-            ctypes.POINTER(Told), ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int64),
+            ctypes.POINTER(Told), ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int64),
             ctypes.c_char_p, ctypes.c_int64,
         ]
         if not library.tidec_loopback_has_device(message, MESSAGE_BYTES):
@@ -34,7 +32,7 @@ def run_loopback(job: HostJob, *, sum_ctas: int = SUM_CTAS, land_ctas: int = LAN
         asked = Told(*(told[name] for name, _ in Told._fields_[:-2]), len(told["zero"]), zero)
         digests, nanoseconds = (ctypes.c_uint64 * job.num_seeds)(), (ctypes.c_int64 * job.num_seeds)()
         files = (ctypes.c_int32 * len(objects.files))(*objects.files)
-        code = library.tidec_loopback_run(ctypes.byref(asked), sum_ctas, land_ctas, files, digests, nanoseconds, message, MESSAGE_BYTES)
+        code = library.tidec_loopback_run(ctypes.byref(asked), files, digests, nanoseconds, message, MESSAGE_BYTES)
         if code:
             raise stops(job, [code], [message.value.decode(errors="replace")])
         return objects.collect([list(digests)], [list(nanoseconds)])

@@ -32,7 +32,7 @@ class HostJob(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("program", "calls", "first_seed", "num_seeds", "deadline_ms")), ("alpha", ctypes.c_float),
-        *((name, ctypes.c_int32) for name in ("accumulate", "threads", "scalar", "poison", "unread")), ("num_zero", ctypes.c_int64), ("zero", ctypes.POINTER(Range)),
+        *((name, ctypes.c_int32) for name in ("accumulate", "threads", "scalar", "poison", "unread", "sum_ctas", "land_ctas")), ("num_zero", ctypes.c_int64), ("zero", ctypes.POINTER(Range)),
     ]
 
 

@@ -38,6 +38,7 @@ typedef struct {
 // threads: 0 = one thread a process, which draws from the seed which stream of which of its ranks goes on; 1 = one thread a stream, and one a wire.
 // scalar: sums and casts one value at a time.  poison: arena, outputs and freed inputs hold NaN, but for the zero ranges of the arena.
 // unread: landings are not copied to the outputs of an all-gather.
+// sum_ctas, land_ctas: CTAs of one launch on a GPU; they mean nothing on the host.
 typedef struct {
   int64_t program;
   int64_t calls;
@@ -50,6 +51,8 @@ typedef struct {
   int32_t scalar;
   int32_t poison;
   int32_t unread;
+  int32_t sum_ctas;
+  int32_t land_ctas;
   int64_t num_zero;
   const tidec_host_range* zero;
 } tidec_host_job;
