@@ -14,8 +14,10 @@ from tidec import pipeline
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.knobs import default_knobs
+from tidec.inputs.order import Event, Moment, Order
 from tidec.inputs.signature import read_groups
 from tidec.inputs.topology import Topology
+from tidec.plan.model_arena import Use
 from tidec.verify.obligation import Claim, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +62,7 @@ def test_equal_groups_are_planned_once_and_programs_are_proved_once(tmp_path):
 def test_the_steps_are_told_in_their_order(tmp_path):
     names = []
     compiled(tmp_path / "b", watch=lambda name, value: names.append(name))
-    assert names == ["ask", "knobs", "program", "plan", "report", "proved", "source", "bundle"]
+    assert names == ["ask", "knobs", "program", "plan", "arena", "report", "proved", "source", "bundle"]
 
 
 def test_a_store_that_knows_everything_leaves_nothing_to_prove(tmp_path, monkeypatch):
@@ -95,12 +97,35 @@ def test_an_echo_that_differs_stops_before_anything_is_written(tmp_path, monkeyp
     assert not (tmp_path / "b").exists()
 
 
-def test_a_budget_refuses_and_its_absence_does_not(tmp_path):
-    largest = max(p.arena.bytes for p in compiled(tmp_path / "a").plans)
-    assert compiled(tmp_path / "b", budget_bytes=largest).warnings == ()
+def test_a_budget_refuses_the_arena_of_the_model_and_its_absence_does_not(tmp_path):
+    arena = compiled(tmp_path / "a").arena
+    assert {r.use for r in arena.regions} == set(Use) and arena.bytes > max(r.bytes for r in arena.regions)
+    assert compiled(tmp_path / "b", budget_bytes=arena.bytes).warnings == ()
     with pytest.raises(TidecError) as caught:
-        compiled(tmp_path / "c", budget_bytes=largest - 1)
+        compiled(tmp_path / "c", budget_bytes=arena.bytes - 1)
     assert caught.value.diagnostics[0].code == "V401" and not (tmp_path / "c").exists()
+
+
+def test_an_order_of_use_places_the_landings(tmp_path):
+    # All four groups unsharded at once: a landing each. By default two are enough.
+    usual = compiled(tmp_path / "a").arena
+    every = tuple(Event(moment, g) for moment in (Moment.UNSHARD, Moment.RESHARD) for g in range(4))
+    order = Order(usual.order.groups, every, 1, "all.json")
+    made = compiled(tmp_path / "b", order=order).arena
+    assert [sum(r.use is Use.LANDING for r in a.regions) for a in (usual, made)] == [2, 4] and made.order is order
+
+
+def test_an_arena_with_a_claim_that_does_not_hold_is_not_used(tmp_path, monkeypatch):
+    real = pipeline.lay_model_arena
+
+    def lay(order, needs, *, mode):
+        arena = real(order, needs, mode=mode)
+        return replace(arena, regions=tuple(replace(r, offset=0) for r in arena.regions))
+
+    monkeypatch.setattr(pipeline, "lay_model_arena", lay)
+    with pytest.raises(TidecError) as caught:
+        compiled(tmp_path / "b")
+    assert {d.code for d in caught.value.diagnostics} == {"V402"} and not (tmp_path / "b").exists()
 
 
 def test_slot_reuse_is_refused(tmp_path):

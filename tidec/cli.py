@@ -194,11 +194,16 @@ def _add_knobs(page: argparse.ArgumentParser, *, default: str = "nvls where the 
     page.add_argument("--capability", metavar="p2p|nvls", help=f"how data moves in a node (default: {default})")
 
 
+def _add_order(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--order", metavar="FILE", help="in which order a step uses the groups, a tidec.order/1 file (default: FSDP2's own order)")
+
+
 def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_asked(page)
     _add_knobs(page)
     page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
-    page.add_argument("--budget", metavar="GiB", help="refuse a plan whose arena is larger (default: warn above 80)")
+    page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80)")
+    _add_order(page)
     page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
                                                            "compile makes; loopback, and nccl for one node, need nvcc")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
@@ -226,6 +231,7 @@ def _add_explain(page: argparse.ArgumentParser) -> None:
     page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
     _add_knobs(page)
+    _add_order(page)
 
 
 def _add_run(page: argparse.ArgumentParser) -> None:
@@ -285,7 +291,7 @@ def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Ans
 
     return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode, budget=options.budget,
                target=options.target, is_stock_ok=options.stock_ok, is_echoed=not options.no_echo, out=options.o, is_forced=options.force, dump=options.dump,
-               cache=None if options.no_cache else _cache(environment))
+               cache=None if options.no_cache else _cache(environment), order=options.order)
 
 
 def _prove(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
@@ -304,7 +310,7 @@ def _verify(options: argparse.Namespace, environment: Mapping[str, str]) -> Answ
 def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.explain import run
 
-    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability)
+    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, order=options.order)
 
 
 def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:

@@ -122,7 +122,7 @@ CODES: dict[str, Code] = {
     "V206": Code("redundant-wait", Exit.OK, "A wait that other waits already imply. A note, never an error."),
     "V301": Code("wrong-value", Exit.REFUTED, "An input or output is not what the collective's contract says: another rank's, another block's, or not all of it."),
     "V302": Code("loose-grouping", Exit.REFUTED, "The order in which a sum adds its terms is not fixed by the plan."),
-    "V401": Code("over-budget", Exit.REFUTED, "The arena of a plan is larger than the budget that was given."),
+    "V401": Code("over-budget", Exit.REFUTED, "The arena of a model, all its landings and stages together, is larger than the budget that was given, or than 80 GiB where none was."),
     "V402": Code("layout", Exit.REFUTED, "Two rows of a buffer overlap, or leave a gap, or pass its end."),
     "V501": Code("echo-mismatch", Exit.REFUTED, "The compiled program issues other ops than the plan that was proved."),
     "V901": Code("unknown", Exit.UNKNOWN, "The solver gave up on a claim within its budget. Unknown is never accepted."),

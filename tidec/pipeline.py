@@ -12,7 +12,7 @@ Each step is a function from one frozen type to the next, and stands in a room o
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,14 +30,17 @@ from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import quoted
 from tidec.inputs.knobs import NOTHING_SET, Knobs, Settings
+from tidec.inputs.order import Order, default_order
 from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
 from tidec.plan.lower import lower, schedule_call
+from tidec.plan.model_arena import ModelArena, lay_model_arena, need_of
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program
+from tidec.size.peak import System, held_by, peak
 from tidec.size.solver import Choice, choose
-from tidec.verify.budget import premise_refusal
+from tidec.verify.budget import model_claims, premise_refusal
 from tidec.verify.certificate import certify
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import NoStore, Report, Store, prove
@@ -62,13 +65,14 @@ class Compiled:
 
     choices: the knobs of each group, and what decided them.
     outcomes: for each group both collectives, in the order of `Collective`: a plan, or why the stock one stays.
-    reports: one a class of programs.  echo: `None` = the echo was not asked for.
+    reports: one a class of programs.  arena: that of all groups together.  echo: `None` = the echo was not asked for.
     """
 
     groups: tuple[Group, ...]
     choices: tuple[Choice, ...]
     outcomes: tuple[tuple[Planned | StockCause, ...], ...]
     reports: tuple[Report, ...]
+    arena: ModelArena
     bundle: Bundle
     echo: EchoReport | None
     warnings: tuple[Diagnostic, ...]
@@ -82,14 +86,15 @@ class Compiled:
 def compile(
     topology: Topology, signature: Signature, *, knobs: Knobs | Settings = NOTHING_SET, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE,
     out: Path | None = None, is_forced: bool = False, cache: Cache | None = None, store: Store = NO_STORE, budget_bytes: int | None = None,
-    is_echoed: bool = True, target: str | None = None, watch: Watch = lambda name, value: None,
+    order: Order | None = None, is_echoed: bool = True, target: str | None = None, watch: Watch = lambda name, value: None,
 ) -> Compiled:
     """Plan, prove and emit both collectives of every group, and check the compiled echo against the plans.
 
     knobs: all of them, for every group; or what is set, and the solver chooses the rest group by group.
     out: the bundle's folder, absent or empty, or with `is_forced` a bundle; `None` = `<cache>/<bundle digest>/`, and then there must be a cache;
     a bundle that stands there is checked and used, and with `is_forced` replaced if somebody changed it.
-    store: where proofs are kept by class.  budget_bytes: refuse an arena that is larger; `None` = warn above 80 GiB.
+    store: where proofs are kept by class.  budget_bytes: refuse an arena of the model that is larger; `None` = warn above 80 GiB.
+    order: how a step uses the groups; `None` = as FSDP2 does by default.
     watch: is told what each step made, by name.
     Guaranteed: every plan of the bundle is proved, and with `is_echoed` the emitted program issues exactly its ops.
     Raises P005, P006, P013 for what cannot be planned; V101..V205, V901, V902 for claims that do not hold; V401, V402; V501; C001, C002, C003, E003.
@@ -118,7 +123,9 @@ def compile(
     # What each rank does.
     plans = {key: _named(lower(ask, collective), key, asks) for key, (ask, collective) in jobs.items()}
     watch("plan", tuple(plans.values()))
-    warnings = _check_sizes(tuple(plans.values()), budget_bytes)
+    arena = plan_arena(signature, [tuple(plans.get(_key(ask, collective)) for collective in Collective) for ask in asks], mode=mode, order=order)
+    watch("arena", arena)
+    warnings = (*_check_budget(arena, topology, signature, budget_bytes), *_check_padding(tuple(plans.values())))
 
     # Why it is right. A class of programs is proved once, whatever the groups and the node count.
     reports = {call: prove(program, with_premises=True, store=store) for call, program in programs.items()}
@@ -155,7 +162,7 @@ def compile(
         return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
 
     outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
-    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), bundle, echo, warnings)
+    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), arena, bundle, echo, warnings)
 
 
 def _choices(topology: Topology, signature: Signature, knobs: Knobs | Settings, mode: Mode, budget_bytes: int | None) -> tuple[Choice, ...]:
@@ -186,26 +193,44 @@ def _check_built(mode: Mode) -> None:
                                     help="leave --mode out, or write --mode in_place"))
 
 
-def _check_sizes(plans: tuple[Plan, ...], budget_bytes: int | None) -> tuple[Diagnostic, ...]:
-    """Warnings about arenas and padding. Raises V401 where a budget was given and an arena is larger."""
-    found = []
-    for plan in plans:
-        if plan.arena.bytes > (budget_bytes or DEFAULT_BUDGET_BYTES):
-            over = Diagnostic(
-                "V401", f"the {plan.collective.value.replace('_', '-')} of group {quoted(plan.groups[0])} needs an arena of {_gib(plan.arena.bytes)}",
-                reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}" + ("" if budget_bytes else ", as none was given"),
-                help="shard smaller groups" + ("" if plan.collective is Collective.ALL_GATHER else ", or set fewer outbox blocks (n_out) or more passes (n_part)"),
-                level=Level.ERROR if budget_bytes else Level.WARNING)
-            if budget_bytes:
-                raise TidecError(over)
-            found.append(over)
-        if plan.collective is Collective.ALL_GATHER and 2 * plan.layout.pad_bytes > plan.layout.landing_bytes:
-            found.append(Diagnostic(
-                "P015", f"more than half of the landing of group {quoted(plan.groups[0])} is padding: "
-                        f"{plan.layout.pad_bytes:,} of {plan.layout.landing_bytes:,} bytes",
-                reason=f"{plan.ranks} ranks share parameters that have fewer rows", help="shard it over fewer ranks, or leave the group to stock",
-                level=Level.WARNING))
-    return tuple(found)
+def plan_arena(signature: Signature, plans: Sequence[Sequence[Plan | None]], *, mode: Mode, order: Order | None = None) -> ModelArena:
+    """The arena of a model, whose claims all hold.
+
+    plans: of each group of the file, both collectives; `None` = it has no plan.  order: `None` = as FSDP2 makes a step by default.
+    Raises P002 and P005 as `lay_model_arena`, V402 where a claim does not hold.
+    """
+    needs = tuple(need_of(*row) for row in plans)
+    arena = lay_model_arena(default_order(signature) if order is None else order, needs, mode=mode)
+    wrong = [c.diagnostic for c in model_claims(arena, needs) if c.verdict is not Verdict.PROVED and c.diagnostic is not None]
+    if wrong:
+        raise TidecError(*wrong)
+    return arena
+
+
+def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, budget_bytes: int | None) -> tuple[Diagnostic, ...]:
+    """A warning about an arena above 80 GiB. Raises V401 where a budget was given and the arena is larger."""
+    if arena.bytes <= (budget_bytes or DEFAULT_BUDGET_BYTES):
+        return ()
+    stock = peak(arena.order, tuple(held_by(group, ranks=topology.ranks) for group in signature.groups), System.STOCK)
+    largest = max(arena.regions, key=lambda r: r.bytes)
+    over = Diagnostic(
+        "V401", f"the arena of {quoted(signature.source_name)} needs {_gib(arena.bytes)}",
+        reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
+               f"takes {_gib(largest.bytes)}; stock FSDP2 takes {_gib(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
+        help="shard smaller groups, leave groups to stock, or set fewer outbox blocks (n_out) or more passes (n_part); tidec explain shows what takes how much",
+        level=Level.ERROR if budget_bytes else Level.WARNING)
+    if budget_bytes:
+        raise TidecError(over)
+    return (over,)
+
+
+def _check_padding(plans: tuple[Plan, ...]) -> tuple[Diagnostic, ...]:
+    """Warnings about landings that are more than half padding."""
+    return tuple(
+        Diagnostic("P015", f"more than half of the landing of group {quoted(plan.groups[0])} is padding: "
+                           f"{plan.layout.pad_bytes:,} of {plan.layout.landing_bytes:,} bytes",
+                   reason=f"{plan.ranks} ranks share parameters that have fewer rows", help="shard it over fewer ranks, or leave the group to stock", level=Level.WARNING)
+        for plan in plans if plan.collective is Collective.ALL_GATHER and 2 * plan.layout.pad_bytes > plan.layout.landing_bytes)
 
 
 def _premise_fails(program: Program, plan: Plan) -> TidecError:

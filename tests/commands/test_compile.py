@@ -37,7 +37,7 @@ USAGE = {
     "no-place": (2, ["--no-cache"]),
     "budget-no-number": (2, ["--budget", "lots"]),
     "budget-too-small": (1, ["--budget", "3"]),
-    "n-out-too-small": (2, ["--set", "n_out=2"]),
+    "n-out-too-small": (2, ["--set", "n_out=2", "--set", "k=4"]),
 }
 
 
@@ -153,11 +153,30 @@ def test_a_kept_bundle_that_was_changed_stops_the_compile_and_is_replaced_only_b
     assert told(*ask).endswith("exit 0\n")
 
 
+def test_stacked_experts_are_refused_on_a_budget_with_both_numbers(told, golden):
+    text = told("compile", "--topo", "8x8", "--group", "examples/mixtral-8x7b.json", "--budget", "40")
+    golden("cli/compile-budget-mixtral.txt", text)
+    assert "GiB\n  reason: the budget is 40.0 GiB" in text and "stock FSDP2 takes" in text and text.endswith("exit 1\n")
+
+
+def test_the_json_has_the_arena_of_the_model_for_an_order_of_use(json_of, told, group, tmp_path):
+    order, model = tmp_path / "order.json", group(MIXED.replace('"name": "block", "repeat": 2', '"name": "more", "repeat": 2'))
+    names = [("block", 0), ("block", 1), ("block", 2), ("more", 0), ("more", 1), ("head", 0), ("embed", 0)]
+    order.write_text(json.dumps({"events": [{"unshard": name, **({"copy": copy} if name in ("block", "more") else {})} for name, copy in names]}))
+    ask = ("compile", "--topo", "4x2", "--group", model, "--no-echo", "--no-cache", "--stock-ok")
+    usual, all_at_once = (json_of(*ask, "-o", tmp_path / out, *more)[1]["arena"] for out, more in (("a", ()), ("b", ("--order", order))))
+    assert (usual["order"], all_at_once["order"], usual["mode"]) == ("default", str(order), "in_place")
+    landings = [[r["groups"] for r in a["regions"] if r["use"] == "landing"] for a in (usual, all_at_once)]
+    assert landings[1] == [["block[0]"], ["block[1]"], ["block[2]"], ["more[0]"], ["more[1]"], ["head"]] and len(landings[0]) == 2
+    assert usual["bytes"] == max(r["offset"] + -(-r["bytes"] // 512) * 512 for r in usual["regions"]) < all_at_once["bytes"]
+    assert "P003 unknown-key" in told(*ask, "-o", tmp_path / "c", "--order", tmp_path / "a" / "ask.json")
+
+
 def test_dump_writes_what_each_step_made(told, group, tmp_path):
     told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps")
-    names = ["1-ask.json", "2-knobs.json", "3-program.txt", "4-plan.json", "5-report.json", "6-proved.json", "7-source.txt", "8-bundle.json"]
+    names = ["1-ask.json", "2-knobs.json", "3-program.txt", "4-plan.json", "5-arena.json", "6-report.json", "7-proved.json", "8-source.txt", "9-bundle.json"]
     assert sorted(p.name for p in (tmp_path / "steps").iterdir()) == names
-    assert json.loads((tmp_path / "steps" / "2-knobs.json").read_text())["W"] == 2
+    assert json.loads((tmp_path / "steps" / "2-knobs.json").read_text())[0]["knobs"]["W"] == 2
     assert "for c in " in (tmp_path / "steps" / "3-program.txt").read_text()
     assert told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps").endswith("exit 2\n")
 

@@ -8,12 +8,14 @@ from tidec.cache.proofs import ProofStore, open_proofs
 from tidec.commands.answer import Answer
 from tidec.commands.asking import Asked, read_asked, read_budget
 from tidec.commands.dump import Dump
+from tidec.commands.memory import arena_fields, arena_text, mode_text
 from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
 from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
 from tidec.inputs.ask import Collective, read_mode
 from tidec.inputs.document import given_path
+from tidec.inputs.order import load_order
 from tidec.pipeline import NO_STORE, Compiled, Planned, compile
 
 _DIGEST_SHOWN = 12
@@ -35,7 +37,7 @@ class _Clock:
 
 def run(
     *, topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: str, budget: str | None, target: str | None, is_stock_ok: bool,
-    is_echoed: bool, out: str | None, is_forced: bool, dump: str | None, cache: Cache | None,
+    is_echoed: bool, out: str | None, is_forced: bool, dump: str | None, cache: Cache | None, order: str | None = None,
 ) -> Answer:
     """Exit 0 where everything is proved, 4 where a group keeps a stock collective and that is not said to be fine.
 
@@ -50,16 +52,17 @@ def run(
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     read = read_mode(mode)
     budget_bytes = None if budget is None else read_budget(budget)
+    recorded = None if order is None else load_order(order, asked.signature)
     store = NO_STORE if cache is None else open_proofs(cache, prover_identity())
     clock = _Clock(None if kept is None else Dump(kept))
     compiled = compile(
         asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=read, out=place, is_forced=is_forced,
-        cache=cache, store=store, budget_bytes=budget_bytes, is_echoed=is_echoed,
+        cache=cache, store=store, budget_bytes=budget_bytes, order=recorded, is_echoed=is_echoed,
         target=target if has_library else None, watch=clock)
     seconds = time.perf_counter() - start
     notes = (*map(str, compiled.warnings), *map(str, store.notes if isinstance(store, ProofStore) else ()), *stock_notes(asked.signature))
     stays = stock_summary(asked.signature.groups)
-    parts = [_head(asked, compiled), "", _table(compiled), "", *_account(compiled, clock, seconds), *([stays] if stays else []), str(compiled.bundle.path)]
+    parts = [_head(asked, compiled), "", _table(compiled), "", _arena(asked, compiled), "", *_account(compiled, clock, seconds), *([stays] if stays else []), str(compiled.bundle.path)]
     return Answer(Exit.STOCK if stays and not is_stock_ok else Exit.OK, _fields(asked, compiled, clock, seconds), "\n".join(parts), notes)
 
 
@@ -67,7 +70,7 @@ def _head(asked: Asked, compiled: Compiled) -> str:
     every = [choice.knobs for choice in compiled.choices]
     spelt_knobs = " ".join(f"{name}={'/'.join(dict.fromkeys(str(getattr(knobs, name)) for knobs in every))}" for name in ("W", "k", "n_stg", "n_part", "n_out"))
     topology = asked.topology
-    return (f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')}), {asked.lowering.value}, gradients in place, {spelt_knobs}")
+    return (f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')}), {asked.lowering.value}, {mode_text(compiled.arena.mode)}, {spelt_knobs}")
 
 
 def _table(compiled: Compiled) -> str:
@@ -81,6 +84,15 @@ def _table(compiled: Compiled) -> str:
                 rows.append((name, repeat, spelt(collective), "", "stock", "", ""))
             name = repeat = ""
     return table(("group", "repeat", "collective", "claims", "verdict", "plan", "arena"), rows, right=(1, 3, 6))
+
+
+def _arena(asked: Asked, compiled: Compiled) -> str:
+    return arena_text(compiled.arena, asked.signature, separate_bytes=_separate_bytes(compiled))
+
+
+def _separate_bytes(compiled: Compiled) -> int:
+    """What the arenas of all plans take, each by itself."""
+    return sum(plan.arena.bytes for plan in compiled.plans)
 
 
 def _account(compiled: Compiled, clock: _Clock, seconds: float) -> list[str]:
@@ -131,6 +143,7 @@ def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> 
         "topology": str(asked.topology), "lowering": asked.lowering.value, "groups": groups, "plans": len(compiled.plans), "proofs": len(compiled.reports),
         "proofs_from_store": sum(r.from_store for r in compiled.reports),
         "echo": {"checked": False} if e is None else {"checked": True, "ranks": e.ranks_covered, "steps": e.steps, "digest": e.digest},
+        "arena": arena_fields(compiled.arena, separate_bytes=_separate_bytes(compiled)),
         "warnings": [str(w) for w in compiled.warnings], "steps_seconds": {name: round(t, 4) for name, t in clock.seconds.items()}, "seconds": round(seconds, 3),
         "out": str(compiled.bundle.path), "bundle_digest": compiled.bundle.digest,
     }

@@ -9,20 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidec.commands.answer import Answer
-from tidec.commands.asking import read_asked
+from tidec.commands.asking import Asked, read_asked
+from tidec.commands.memory import Memory, arena_fields, memory_fields, memory_of, memory_text
+from tidec.commands.sizing import choice_fields, choices_text, rates_text
 from tidec.commands.stock import spelt, stock_fields
 from tidec.commands.tell import bytes_text, short, table
 from tidec.commands.words import page, words
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
-from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
+from tidec.inputs.ask import Ask, Collective, Mode, StockCause, read_mode, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import nearest, quoted
+from tidec.inputs.order import default_order, load_order
 from tidec.inputs.signature import canonical_text
+from tidec.inputs.topology import Topology
 from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
 from tidec.plan.layout import GroupLayout, lay_out
+from tidec.pipeline import plan_arena
 from tidec.plan.lower import lower
-from tidec.size.solver import choose
+from tidec.plan.model_arena import ModelArena, need_of
+from tidec.size.solver import Choice, choose
 from tidec.verify.budget import plan_claims
 
 _CODE = re.compile(r"[A-Za-z][0-9]{3}")
@@ -37,7 +43,7 @@ _LEGEND = (
     "and the staging. Reduce-scatter: the staging. stock: what FSDP2 allocates to do the same. All-gather: two unsharded groups and the rank-major",
     "gather buffer it copies out of; its shards, which it stores too, are not counted. Reduce-scatter: the buffer that it packs gradients in, in",
     "fp32, as these plans reduce; with reduce_dtype bf16 it is half of that. Gradients and the output are the job's own on both sides.",
-    "An arena is one a row here; sharing it between groups, their repeats and both collectives is not planned yet (stock allocates and frees).",
+    "An arena here is one a row, as if the row were alone.",
 )
 
 
@@ -52,18 +58,36 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
+class _Model:
+    """What is known of a model and not of a bundle, which does not say how a step uses its groups, or what decided its knobs.
+
+    memory: in all modes.  arena: in the mode that is explained.  separate_bytes: what an arena a plan would take.  choices: one a group.
+    """
+
+    topology: Topology
+    memory: Memory
+    arena: ModelArena
+    separate_bytes: int
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Explained:
-    """All rows of a model, and what the remarks depend on."""
+    """All rows of a model, and what the remarks depend on. model: `None` = of a bundle."""
 
     nodes: int
     lanes: int
     lowering: Lowering
     rows: tuple[_Row, ...]
+    model: _Model | None = None
 
 
-def run(*, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None) -> Answer:
+def run(
+    *, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str = Mode.IN_PLACE.value,
+    order: str | None = None,
+) -> Answer:
     """The page of a code, a knob or a word, or the costs of a bundle or of a topology and a model; `None` = not given."""
-    if what is not None and (topo is not None or group is not None or settings or capability is not None):
+    if what is not None and (topo is not None or group is not None or settings or capability is not None or order is not None):
         raise TidecError(Diagnostic("P001", "explain takes a bundle, a code or a word, or --topo and --group, not both", help="run tidec explain --help"))
     if what is not None and _CODE.fullmatch(what) and not os.path.exists(what):
         return _explain_code(what.upper())
@@ -73,7 +97,7 @@ def run(*, what: str | None, topo: str | None, group: str | None, settings: tupl
         return _told(_of_bundle(Path(what)))
     if topo is None or group is None:
         raise TidecError(Diagnostic("P001", "explain needs a bundle, a code, a word, or both --topo and --group", help="run tidec explain --help"))
-    return _told(_of_model(topo, group, settings, capability))
+    return _told(_of_model(topo, group, settings, capability, read_mode(mode), order))
 
 
 def _explain_code(code: str) -> Answer:
@@ -92,19 +116,35 @@ def _explain_word(word: str) -> Answer:
     return Answer(Exit.OK, {"word": title, "page": text}, f"{title}\n\n" + "\n".join(textwrap.wrap(text, 110)))
 
 
-def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None) -> _Explained:
+def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: Mode, order: str | None) -> _Explained:
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
-    known: dict[tuple[str, Collective], Cost] = {}
-    rows = []
-    for g in asked.signature.groups:
-        outcomes: list[Cost | StockCause] = []
-        for collective in Collective:
-            cause, key = stock_cause(g, collective), (canonical_text(g), collective)
-            if cause is None and key not in known:
-                known[key] = cost(_admitted(lower(Ask(asked.topology, g, asked.lowering, choose(asked.topology, g, settings=asked.settings).knobs), collective)))
-            outcomes.append(cause or known[key])
-        rows.append(_Row(g.name, g.repeat, lay_out(g, asked.topology.ranks), tuple(outcomes)))
-    return _Explained(asked.topology.nodes, asked.topology.lanes, asked.lowering, tuple(rows))
+    used = default_order(asked.signature) if order is None else load_order(order, asked.signature)
+    choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m) for g in asked.signature.groups] for m in Mode}
+    planned = {m: _planned(asked, m, choices[m]) for m in Mode}
+    plans = {m: [tuple(o if isinstance(o, Plan) else None for o in row) for row in rows] for m, rows in planned.items()}
+    arenas = {m: plan_arena(asked.signature, plans[m], mode=m, order=used) for m in Mode}
+    memory = memory_of(asked.signature, asked.topology, tuple(arenas.values()), [[need_of(*row) for row in rows] for rows in plans.values()])
+    costs: dict[str, Cost] = {}
+    for plan in (o for row in planned[mode] for o in row if isinstance(o, Plan)):
+        if plan.digest not in costs:
+            costs[plan.digest] = cost(plan)
+    rows = tuple(
+        _Row(g.name, g.repeat, lay_out(g, asked.topology.ranks), tuple(costs[o.digest] if isinstance(o, Plan) else o for o in row))
+        for g, row in zip(asked.signature.groups, planned[mode]))
+    return _Explained(
+        asked.topology.nodes, asked.topology.lanes, asked.lowering, rows,
+        _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode])))
+
+
+def _planned(asked: Asked, mode: Mode, choices: Sequence[Choice]) -> list[tuple[Plan | StockCause, ...]]:
+    """Both collectives of every group in a mode; equal groups have one plan."""
+    known: dict[str, tuple[Plan | StockCause, ...]] = {}
+    for g, choice in zip(asked.signature.groups, choices):
+        text = canonical_text(g)
+        if text not in known:
+            ask = Ask(asked.topology, g, asked.lowering, choice.knobs, mode)
+            known[text] = tuple(stock_cause(g, collective) or _admitted(lower(ask, collective)) for collective in Collective)
+    return [known[canonical_text(g)] for g in asked.signature.groups]
 
 
 def _admitted(plan: Plan) -> Plan:
@@ -141,10 +181,18 @@ def _told(e: _Explained) -> Answer:
     text = "\n".join((
         table(("group", "repeat", "params", "shard", "landing", "padding", "empty", "unaligned"), layout_rows, right=range(1, 8)), "",
         table(("group", "collective", "descriptors", "rounds", "waves", "arena", "staging", "stock"), cost_rows, right=range(2, 8)), "",
-        *_LEGEND, *([""] if remarks else []), *remarks,
+        *_LEGEND, *([] if e.model is None else _model_parts(e.model, [row.name for row in e.rows])), *([""] if remarks else []), *remarks,
     ))
     fields = {"topology": f"{e.nodes}x{e.lanes}", "lowering": e.lowering.value, "groups": [_fields(row) for row in e.rows], "notes": remarks}
+    if e.model is not None:
+        fields |= {"memory": memory_fields(e.model.memory), "arena": arena_fields(e.model.arena, separate_bytes=e.model.separate_bytes),
+                   "knobs": [choice_fields(choice) for choice in e.model.choices]}
     return Answer(Exit.OK, fields, text)
+
+
+def _model_parts(model: _Model, names: Sequence[str]) -> list[str]:
+    parts = (memory_text(model.memory), choices_text(names, model.choices), rates_text(model.topology))
+    return [line for part in parts if part for line in ("", part)]
 
 
 def _fields(row: _Row) -> dict[str, object]:
