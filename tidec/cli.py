@@ -26,7 +26,7 @@ _EXTRAS = {"z3": ("z3-solver", "compile"), "networkx": ("networkx", "compile"), 
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 
-_KNOB_HELP = ("set a knob: W, k, n_stg, n_part, n_out, chunk_bytes, chunks, stripes or cast (not built yet: ctas_sum, ctas_land, pacing); "
+_KNOB_HELP = ("set a knob: W, k, n_stg, n_part, n_out, chunk_bytes, chunks, stripes, ctas_sum, ctas_land or cast (not built yet: pacing); "
               "repeat for several; tidec explain W says what one is")
 
 

@@ -11,23 +11,28 @@ KNOBS = {
     "W": "The wave width: how many contributors of a reduce-scatter land together. 1..L, default L. A larger W makes fewer waves, ceil(M/W) a pass, and each "
          "makes the lanes of a node meet twice; the inbox is as large for every W. A W that divides L is proved for every node count. Another W is "
          "proved where (M - 1) % W <= (M - 1) % L, because elsewhere two contributors of the last wave meet in one block; compile refuses such a node count (P013).",
-    "k": "The size of a round: how many puts a rank of a reduce-scatter has in flight before it waits for as many to arrive. 1..32, default min(4, W); a plan runs "
-         "min(k, W, M-1) of them. A larger k makes fewer rounds, lets more nodes send to a rail at once, and needs an outbox of as many blocks (n_out).",
+    "k": "The size of a round: how many puts a rank of a reduce-scatter has in flight before it waits for as many to arrive. 1..32; default, for each group: two, "
+         "or four where rounds would cost a tenth of the time on the wire. A plan runs min(k, W, M-1) of them. A larger k makes fewer rounds, lets more nodes send to a rail at once, and needs an outbox of as many blocks (n_out).",
     "n_stg": "Local staging slots of a reduce-scatter: how many node-local sums may be under way, each slot with a block from every lane. 1..8, default 2. More "
              "slots let pushes run ahead of sums, and each takes L blocks of gradients from the arena.",
-    "n_part": "Passes of a reduce-scatter call: the packed output row is cut into n_part * L sub-slices, and one part after the other is moved. 1..4, default 1. "
+    "n_part": "Passes of a reduce-scatter call: the packed output row is cut into n_part * L sub-slices, and one part after the other is moved. 1..4; default, "
+              "for each group: the fewest whose staging is at most 21 output shards in fp32 and within a stated budget. "
               "More passes make every block smaller, so that inbox and staging take less, and make more waves, rounds and descriptors; a full outbox keeps its size.",
     "n_out": "Outbox blocks a bank, of which there are two: sums of a reduce-scatter that may wait to be sent. full or a number, at least min(k, W, M-1); default "
-             "full, which is n_part * (M-1). A smaller outbox takes less of the arena, and sums then wait for puts to leave; a number above full only takes memory.",
+             "full, which is n_part * (M-1), and with mode slot_reuse what two rounds need. A smaller outbox takes less of the arena, and sums then wait for puts to "
+             "leave; a number above full only takes memory.",
     "cast": "Whether the all-gather casts its shard into the stage before it sends it. 0 or 1, default: 1 exactly where a group is gathered in another type than it "
             "is stored in (param_dtype). With 1 the stage has one block more and the shard stays outside the arena; 0 is refused where types differ.",
     "chunk_bytes": "Bytes of a staging slot of a reduce-scatter: gradients are pushed and summed in chunks of so many columns of a block as fit, so that staging is "
-                   "small whatever the group, and slots are reused within a block. 0..2^40, default 0: a block is one chunk. At most 256 chunks a block.",
-    "chunks": "Chunks of a block, instead of chunk_bytes: the same number for every group and node count, so that one proof serves them all. 1..256, default 1.",
+                   "small whatever the group, and slots are reused within a block. 0..2^40, default 0: chunks says how many. At most 256 chunks a block.",
+    "chunks": "Chunks of a block, instead of chunk_bytes: the same number for every group and node count, so that one proof serves them all. 1..256; default, for "
+              "each group: 1, or 4 (on one node 2, 4 or 8) where a block is large beside what a meeting of lanes costs, or memory is short.",
     "stripes": "Puts that a block is split into, each over an RMA context of its own, with its own signal; the receiver waits for all of them. 1..8, default 1. A block "
                "has at least as many chunks, and a multiple of them.",
-    "ctas_sum": "CTAs of the kernel that sums gradients in a node. 1..1024, default 4. " + NOT_BUILT,
-    "ctas_land": "CTAs of the kernel that lands a wave. 1..1024, default 4. " + NOT_BUILT,
+    "ctas_sum": "CTAs of the kernel that sums gradients in a node. 1..1024; default: what feeds the rail, and on one node the pushes, but no more than leave a GEMM of "
+                "one wave in one wave (8 on an H200). It changes no plan and no bit.",
+    "ctas_land": "CTAs of the kernel that lands a wave. 1..1024; default: what lands the last wave within a twentieth of the time on the wire, up to what the switch takes. "
+                 "It changes no plan and no bit.",
     "pacing": "Whether a round of the all-gather waits until the one before is confirmed, against incast. on or off, default off. " + NOT_BUILT,
 }
 
