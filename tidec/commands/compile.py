@@ -9,6 +9,7 @@ from tidec.commands.answer import Answer
 from tidec.commands.asking import Asked, read_asked, read_budget
 from tidec.commands.dump import Dump
 from tidec.commands.memory import arena_fields, arena_text, mode_text
+from tidec.commands.sizing import choice_fields
 from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
 from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.emit.targets import target as check_target
@@ -143,6 +144,7 @@ def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> 
         "topology": str(asked.topology), "lowering": asked.lowering.value, "groups": groups, "plans": len(compiled.plans), "proofs": len(compiled.reports),
         "proofs_from_store": sum(r.from_store for r in compiled.reports),
         "echo": {"checked": False} if e is None else {"checked": True, "ranks": e.ranks_covered, "steps": e.steps, "digest": e.digest},
+        "knobs": [choice_fields(choice) for choice in compiled.choices],
         "arena": arena_fields(compiled.arena, separate_bytes=_separate_bytes(compiled)),
         "warnings": [str(w) for w in compiled.warnings], "steps_seconds": {name: round(t, 4) for name, t in clock.seconds.items()}, "seconds": round(seconds, 3),
         "out": str(compiled.bundle.path), "bundle_digest": compiled.bundle.digest,
