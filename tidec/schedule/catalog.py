@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidec.errors import Diagnostic, Spot, TidecError
-from tidec.schedule.branch import specialise
 from tidec.schedule.program import Program
 from tidec.schedule.step import Step
 from tidec.schedule.tracer import MISTAKES, refusal, run_traced, trace
@@ -64,6 +63,8 @@ def traced_step(gather: Program, reduce: Program, *, single_node: bool, slot_reu
     slot_reuse: the gradients lie in the landing that the all-gather of the step lands in. ahead: the all-gather is issued before the network phase, else behind.
     source: replaces the file's text (for mutants in tests). is_played: for the interpreter, see `Step`.
     """
+    if gather.lanes != reduce.lanes:
+        raise TidecError(Diagnostic("P007", f"the parts are for {gather.lanes} and for {reduce.lanes} lanes", help="trace both for one lane count"))
     function = _function(step_path(), STEP, STEP_FILE, source)
-    step = Step(STEP, str(step_path()), STEP_FILE, gather=specialise(gather, single_node), reduce=specialise(reduce, single_node), is_played=is_played)
+    step = Step(STEP, str(step_path()), STEP_FILE, gather=gather, reduce=reduce, single_node=single_node, is_played=is_played)
     return run_traced(step, function, slot_reuse=slot_reuse, ahead=ahead)

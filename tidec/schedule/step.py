@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tidec.schedule.program import Cell, Event, Item, Op, OpKind, Program, Promise, Raise, Stream, statements
+from tidec.schedule.branch import specialise
+from tidec.schedule.program import Cell, Event, Item, Kind, Op, OpKind, Program, Promise, Raise, Stream, statements
 from tidec.schedule.references import BufferName, CellRef, FlagName, ScheduleError
 from tidec.schedule.tracer import Schedule
 
@@ -40,11 +41,15 @@ def each_op(items: tuple[Item, ...], change: Callable[[Op], Op]) -> tuple[Item, 
 
 @dataclass(slots=True)
 class Part:
-    """A collective of a step, of one branch of M. walk: all of it. reads, network: its two phases, before and from the first op of another stream than the
-    one that reads the input on."""
+    """A collective of a step, of one branch of M.
+
+    walk: all of it. reads, network: its two phases, before and from the first op of another stream than the one that frees the input on.
+    inputs: names of the inputs of both branches.
+    """
 
     program: Program
     prefix: str
+    inputs: frozenset[str] = frozenset()
     shared: dict[str, BufferName] = field(default_factory=dict)
     moved: dict[str, Callable[..., CellRef]] = field(default_factory=dict)
 
@@ -70,25 +75,29 @@ class Part:
 
     def buffer(self, name: str) -> BufferName:
         """A buffer of the part, which the step uses too: a use of it also says which content is meant, 1 where the part itself uses it."""
-        own = next(b for b in self.program.buffers if b.name == self.prefix + name)
+        own = next((b for b in self.program.buffers if b.name == self.prefix + name), None)
+        if own is None:
+            raise ScheduleError(f"{self.prefix.rstrip('_')} has no buffer {name}")
         self.shared[own.name] = BufferName(replace(own, per=(*own.per, PHASE), found=()))
         return self.shared[own.name]
 
     def lies(self, name: str, where: Callable[..., CellRef]) -> None:
         """The part's input of that name lies in another buffer: `where` gives the blocks that hold the block with these indices. A branch may not have it."""
+        if name not in self.inputs:
+            raise ScheduleError(f"{self.prefix.rstrip('_')} has no input {name}")
         self.moved[self.prefix + name] = where
 
 
 class Step(Schedule):
     """What a step writes to: a schedule, with its two parts."""
 
-    def __init__(self, name: str, source_file: str, shown_file: str, *, gather: Program, reduce: Program, is_played: bool = False):
-        """is_played: an op reads its moved input as well as the blocks that it lies in, so that the interpreter knows what it holds."""
-        if gather.lanes != reduce.lanes:
-            raise ScheduleError(f"the parts are for {gather.lanes} and for {reduce.lanes} lanes")
+    def __init__(self, name: str, source_file: str, shown_file: str, *, gather: Program, reduce: Program, single_node: bool, is_played: bool = False):
+        """single_node: which branch of the two programs. is_played: an op reads its moved input as well as the blocks that it lies in, so that the interpreter knows what it holds."""
         super().__init__(name, gather.lanes, source_file, shown_file)
         self._is_played = is_played
-        self.gather, self.reduce = Part(prefixed(gather, "ag_"), "ag_"), Part(prefixed(reduce, "rs_"), "rs_")
+        self.gather, self.reduce = (
+            Part(prefixed(specialise(p, single_node), start), start, frozenset(b.name for b in p.buffers if b.kind is Kind.INPUT))
+            for p, start in ((gather, "ag_"), (reduce, "rs_")))
 
     def issue(self, items: tuple[Item, ...], *, freed: FlagName | None = None) -> None:
         """The ops of a part, in their order. freed: the flag that is raised where the part lets its moved input be overwritten."""

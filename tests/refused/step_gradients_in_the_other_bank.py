@@ -1,0 +1,13 @@
+"""The gradients are looked for in the bank that holds parameters."""
+SCHEDULE = "backward"
+STEP = dict(mode="slot_reuse", place="ahead")
+REPLACE = (
+    ("land[e % 2, t, ALL].of(0)",
+     "land[(e + 1) % 2, t, ALL].of(0)"),
+)
+PROVED_AT = dict(lanes=2, W=2, k=1)
+PLAYED_AT = dict(lanes=2, nodes=3, W=2, k=1)
+ABOUT = "land"
+PROVER = ("V107", "V201")
+GRAPH = ("V201",)
+VALUES = True
