@@ -31,3 +31,11 @@ def test_fields_have_what_was_set_and_why_the_rest():
     assert fields["W"] == {"value": 4, "why": "set", "set": True}
     assert fields["n_out"] == {"value": "full", "why": "gradients in place are read without waiting for the rail", "set": False}
     assert set(fields) == {"W", "k", "n_stg", "stripes", "n_part", "n_out", "chunks", "ctas_sum", "ctas_land"}
+
+
+def test_compile_and_explain_say_what_decided_every_group(json_of, group, kept_proofs):
+    model = group('{"groups": [{"name": "a", "params": [{"name": "w", "shape": [64, 4], "dtype": "bf16"}]}, {"name": "b", "params": [{"name": "w", "shape": [8], "dtype": "fp32"}]}]}')
+    asked = ("--topo", "1x2", "--group", model, "--set", "ctas_sum=3")
+    compiled, explained = json_of("compile", *asked, "--no-echo")[1]["knobs"], json_of("explain", *asked)[1]["knobs"]
+    assert compiled == explained and len(compiled) == 2
+    assert all(one["ctas_sum"] == {"value": 3, "why": "set", "set": True} and one["k"]["value"] == 2 for one in compiled)
