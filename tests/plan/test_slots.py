@@ -1,11 +1,17 @@
 """Two groups that live at the same time never share a landing, whatever the order of use."""
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
 from tidec.errors import TidecError
 from tidec.inputs.ask import Mode
 from tidec.inputs.order import Copy, Event, Moment, Order, default_order
 from tidec.inputs.signature import Dtype, Group, Parameter, Signature
+from tidec.plan.model_arena import Need, lay_model_arena
 from tidec.plan.slots import Slot, assign_slots
+from tidec.verify.budget import model_claims
+from tidec.verify.obligation import Verdict
 
 U, R, G, READ = Moment.UNSHARD, Moment.RESHARD, Moment.REDUCE, Moment.READ
 LETTERS = {"u": (U,), "r": (R,), "g": (G,), "x": (READ,), "b": (R, G, READ)}
@@ -37,7 +43,8 @@ def living(order: Order, mode: Mode):
                 continue
             since = past[len(past) - past[::-1].index(U):]
             later = [e.moment for e in order.events[at:] if e.group == g and e.moment in (U, G)]
-            has_gradients = R in since and (G in since[since.index(R):] or later[:1] == [G]) and READ not in since[since.index(R):]
+            vacated = since[since.index(R):] if R in since else []
+            has_gradients = READ not in vacated[vacated.index(G):] if G in vacated else later[:1] == [G]
             if R not in since or (mode is Mode.SLOT_REUSE and has_gradients):
                 held.add(g)
         yield held, order.events[at]
@@ -51,7 +58,7 @@ def check(order: Order, slots: tuple[Slot, ...], sizes, mode: Mode) -> None:
     gathered = []
     for held, event in living(order, mode):
         if event.moment is U and sizes[event.group]:
-            near = {g for g in (*held, *gathered[len(gathered) - order.ahead:]) if sizes[g] and g != event.group}
+            near = {g for g in (*held, *gathered[max(0, len(gathered) - order.ahead):]) if sizes[g] and g != event.group}
             assert slot_of[event.group] not in {slot_of[g] for g in near}, (event, near)
             gathered.append(event.group)
     unsharded = {e.group for e in order.events if e.moment in (U, R) and sizes[e.group]}
@@ -99,6 +106,8 @@ def test_with_slot_reuse_gradients_keep_the_landing_until_they_are_read():
     assert slots_of("u0 r0 g0 x0 u1 r1", ahead=0, mode=Mode.SLOT_REUSE) == [((0, 1), 1)]
     # Gradients of a group that is still unsharded cannot lie there.
     assert slots_of("u0 g0 r0 u1 x0 r1", ahead=0, mode=Mode.SLOT_REUSE) == [((0, 1), 1)]
+    # The read is that of the reduce before; the landing waits for the next one.
+    assert slots_of("u0 g0 r0 x0 u1 r1 g0 x0", ahead=0, mode=Mode.SLOT_REUSE) == [((0,), 1), ((1,), 1)]
 
 
 def test_a_group_is_not_gathered_over_its_own_gradients():
@@ -171,3 +180,31 @@ def test_no_random_order_has_two_living_groups_in_one_landing(draws, mode):
         check(order, slots, sizes, mode)
         shared += sum(len(s.groups) > 1 for s in slots)
     assert shared > 200
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_claim_finds_every_group_that_may_not_be_where_it_is(draws, mode):
+    # A group in another landing: the claim, which shares no code with the colouring or with `check`, says what `check` says.
+    verdicts = Counter()
+    for seed in range(200):
+        rng = draws(seed)
+        order, sizes = drawn(rng)
+        needs = [Need(landing_bytes=size) for size in sizes]
+        arena = lay_model_arena(replace(order, groups=tuple(replace(c, entry=i) for i, c in enumerate(order.groups))), needs, mode=mode)
+        assert all(c.verdict is Verdict.PROVED for c in model_claims(arena, needs))
+        if len(arena.regions) < 2:
+            continue
+        a, b = rng.sample(range(len(arena.regions)), 2)
+        moved = rng.choice(arena.regions[a].groups)
+        groups = {a: tuple(g for g in arena.regions[a].groups if g != moved), b: tuple(sorted((*arena.regions[b].groups, moved)))}
+        regions = tuple(replace(r, groups=groups.get(i, r.groups), bytes=max((sizes[g] for g in groups.get(i, r.groups)), default=0)) for i, r in enumerate(arena.regions))
+        changed = replace(arena, regions=regions)
+        said = [c.verdict is Verdict.PROVED for c in model_claims(changed, needs)]
+        try:
+            check(order, tuple(Slot(r.groups, r.bytes) for r in changed.regions if r.groups), sizes, mode)
+            is_sound = True
+        except AssertionError:
+            is_sound = False
+        assert said[1] and said[2] is is_sound, (seed, order)
+        verdicts[is_sound] += 1
+    assert min(verdicts[True], verdicts[False]) > 5, verdicts

@@ -5,7 +5,8 @@ reads of their reduce-scatter are issued. Two of `ahead` + 1 neighbouring all-ga
 even where the order lets nothing overlap, as in forward. Across steps nothing overlaps: the optimizer stands between.
 
 What runs such an order has one thing to hold: an all-gather writes nowhere before its landing's last user is through, whatever plan that user had.
-That is one wait a rank, in front of the `room` that it signals to its node, and never for something issued later: the lifetimes are those of the host's order.
+Through means that what arrived has been read, gradients among it, or, where nobody read it, that it has arrived. That is one wait a rank for its own streams, in
+front of the `room` that it signals to its node, and never for something issued later: the lifetimes are those of the host's order.
 A plan's own two banks are the case of it in which its calls alternate between two landings.
 """
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _clashes(order: Order, landing_bytes: Sequence[int], mode: Mode) -> list[set
     """For each group those that may not have its landing."""
     clashes: list[set[int]] = [set() for _ in order.groups]
     kept = ends_of_backward(order) if mode is Mode.SLOT_REUSE else frozenset()
-    living: dict[int, bool] = {}                # group -> whether its gradients are there, or will be
+    living: dict[int, Moment] = {}              # group -> what last happened to what lies in its landing
     recent: list[int] = []
 
     def clash(a: int, b: int) -> None:
@@ -63,11 +64,13 @@ def _clashes(order: Order, landing_bytes: Sequence[int], mode: Mode) -> list[set
             for other in (*living, *recent):
                 if other != g:
                     clash(g, other)
-            living[g] = False
+            living[g] = Moment.UNSHARD
             recent = [*recent, g][-order.ahead :] if order.ahead else []
         elif event.moment is Moment.RESHARD and at in kept:
-            living[g] = True
-        elif event.moment is Moment.RESHARD or (event.moment is Moment.READ and living.get(g)):
+            living[g] = Moment.RESHARD
+        elif event.moment is Moment.REDUCE and living.get(g) is Moment.RESHARD:
+            living[g] = Moment.REDUCE
+        elif event.moment is Moment.RESHARD or (event.moment is Moment.READ and living.get(g) is Moment.REDUCE):
             del living[g]
     for g in living:
         for other in range(len(order.groups)):
@@ -77,16 +80,16 @@ def _clashes(order: Order, landing_bytes: Sequence[int], mode: Mode) -> list[set
 
 
 def _coloured(turn: Sequence[int], clashes: Sequence[set[int]], landing_bytes: Sequence[int]) -> tuple[Slot, ...]:
-    members: list[list[int]] = []
+    members: list[set[int]] = []
     sizes: list[int] = []
     for g in turn:
-        free = [s for s, groups in enumerate(members) if clashes[g].isdisjoint(groups)]
+        free = [s for s, groups in enumerate(members) if groups.isdisjoint(clashes[g])]
         if not free:
             free = [len(members)]
-            members.append([])
+            members.append(set())
             sizes.append(0)
         slot = min(free, key=lambda s: max(0, landing_bytes[g] - sizes[s]))
-        members[slot].append(g)
+        members[slot].add(g)
         sizes[slot] = max(sizes[slot], landing_bytes[g])
     return tuple(Slot(tuple(sorted(groups)), size) for groups, size in zip(members, sizes))
 

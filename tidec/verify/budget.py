@@ -10,7 +10,7 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.index import text
 from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.document import quoted
-from tidec.inputs.order import Moment, Order
+from tidec.inputs.order import Moment
 from tidec.plan.arena import check_arena
 from tidec.plan.layout import check_layout
 from tidec.plan.model_arena import ModelArena, Need, Use, check_model_arena
@@ -58,48 +58,54 @@ def _check_premises(plan: Plan) -> None:
 
 
 def _check_room(arena: ModelArena, needs: Sequence[Need]) -> None:
+    rooms: dict[tuple[Use, int], list[int]] = {}
+    for region in arena.regions:
+        for g in region.groups:
+            rooms.setdefault((region.use, g), []).append(region.bytes)
     for g, copy in enumerate(arena.order.groups):
         need = needs[copy.entry]
         wanted = {Use.LANDING: need.landing_bytes, Use.SHARD: need.shard_bytes, Use.GATHER_STAGE: need.gather_stage_bytes, Use.REDUCE_STAGE: need.reduce_stage_bytes}
         for use, size in wanted.items():
-            rooms = [r.bytes for r in arena.regions if r.use is use and g in r.groups]
-            if len(rooms) != (size > 0) or any(room < size for room in rooms):
-                raise _unsafe(f"group {quoted(copy.name)} has no room for its {use.value}", f"it needs {size:,} bytes in one region, and has {rooms}")
+            found = rooms.get((use, g), [])
+            if len(found) != (size > 0) or any(room < size for room in found):
+                raise _unsafe(f"group {quoted(copy.name)} has no room for its {use.value}", f"it needs {size:,} bytes in one region, and has {found}")
 
 
 def _check_lifetimes(arena: ModelArena) -> None:
     order, names = arena.order, [c.name for c in arena.order.groups]
-    for region in arena.regions:
-        if region.use is not Use.LANDING:
-            continue
-        lives = sorted((*life, g) for g in region.groups for life in _lifetimes(order, g, arena.mode))
+    moments: list[list[tuple[int, Moment]]] = [[] for _ in order.groups]
+    for at, event in enumerate(order.events):
+        moments[event.group].append((at, event.moment))
+    landings = [r for r in arena.regions if r.use is Use.LANDING]
+    landed = {g for region in landings for g in region.groups}
+    gathers = [e.group for e in order.events if e.moment is Moment.UNSHARD and e.group in landed]
+    for region in landings:
+        lives = sorted((*life, g) for g in region.groups for life in _lifetimes(moments[g], len(order.events), arena.mode))
         for (_, end, a), (start, _, b) in zip(lives, lives[1:]):
             if start < end:
                 raise _unsafe(f'groups {quoted(names[a])} and {quoted(names[b])} live in region "{region.name}" at the same time',
                               f"at event {start} of the order the first is still in use")
-        gathers = [e.group for e in order.events if e.moment is Moment.UNSHARD]
+        here = set(region.groups)
         for at, g in enumerate(gathers):
             for other in gathers[at + 1 : at + 1 + order.ahead]:
-                if g != other and g in region.groups and other in region.groups:
+                if g != other and g in here and other in here:
                     raise _unsafe(f'groups {quoted(names[g])} and {quoted(names[other])} are gathered one soon after the other into region "{region.name}"',
                                   f"{order.ahead} all-gathers may run ahead")
 
 
-def _lifetimes(order: Order, group: int, mode: Mode) -> list[tuple[int, int]]:
-    """When a group's landing is in use, as half-open ranges of events; one that is in use at the end is so across steps."""
-    mine = [(at, e.moment) for at, e in enumerate(order.events) if e.group == group]
+def _lifetimes(moments: Sequence[tuple[int, Moment]], num_events: int, mode: Mode) -> list[tuple[int, int]]:
+    """When a group's landing is in use, as half-open ranges of events; one that is in use at the end is so across steps. moments: the group's own events."""
     lives = []
-    for i, (at, moment) in enumerate(mine):
+    for i, (at, moment) in enumerate(moments):
         if moment is not Moment.UNSHARD:
             continue
-        later = mine[i + 1 :]
-        ends = [k for k, (_, m) in enumerate(later) if m is Moment.RESHARD]
-        if not ends:
-            return [(-1, len(order.events) + 1)]
-        after = [(k, m) for k, (_, m) in enumerate(later) if k > ends[0] and m in (Moment.UNSHARD, Moment.REDUCE)]
-        end = later[ends[0]][0]
-        if mode is Mode.SLOT_REUSE and after and after[0][1] is Moment.REDUCE:
-            end = next(t for t, m in later[after[0][0] :] if m is Moment.READ)
+        reshard = next((k for k in range(i, len(moments)) if moments[k][1] is Moment.RESHARD), None)
+        if reshard is None:
+            return [(-1, num_events + 1)]
+        after = next((k for k in range(reshard, len(moments)) if moments[k][1] in (Moment.UNSHARD, Moment.REDUCE)), None)
+        end = moments[reshard][0]
+        if mode is Mode.SLOT_REUSE and after is not None and moments[after][1] is Moment.REDUCE:
+            end = next(t for t, m in moments[after:] if m is Moment.READ)
         lives.append((at, end))
     return lives
 
