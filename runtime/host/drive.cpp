@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -139,7 +140,14 @@ bool Driver::run_drawn(uint64_t seed) {
 bool Driver::run_threads(uint64_t seed) {
   std::vector<std::thread> threads;
   for (Rank* rank : ranks_) {
-    for (Worker& w : rank->workers()) threads.emplace_back([this, rank, &w, state = state_of(seed, threads.size() * 1000003)] { run_worker(*rank, w, state); });
+    for (Worker& w : rank->workers()) {
+      try {
+        threads.emplace_back([this, rank, &w, state = state_of(seed, threads.size() * 1000003)] { run_worker(*rank, w, state); });
+      } catch (const std::system_error& problem) {
+        // Those that run are joined below: one that is not would end the process.
+        stop("rank " + job_.name(rank->number()) + " cannot have a thread a stream: " + problem.what(), rank->number());
+      }
+    }
   }
   for (std::thread& t : threads) t.join();
   return !stopped_.load();
@@ -216,9 +224,11 @@ bool Driver::run_through(int64_t call, int64_t deadline_ms) {
         const Worker* worker = waiting(call);
         const Task* task = worker == nullptr ? nullptr : rank.waiting(*worker);
         const std::string why = task == nullptr ? "" : gone(*task);
-        if (is_over || !why.empty()) {
-          stop((task == nullptr ? "rank " + job_.name(rank.number()) + " does not move" : rank.waits_for(*worker, *task)) + why + "\n  waited " + seconds(now - idle_since) +
-                   silent(rank.number()),
+        const bool is_called_off = goes_on_ && !goes_on_();
+        if (is_called_off || is_over || !why.empty()) {
+          const std::string own = "rank " + job_.name(rank.number());
+          stop((is_called_off ? own + " was called off while it waited\n  " : "") + (task == nullptr ? own + " does not move" : rank.waits_for(*worker, *task)) + why +
+                   "\n  waited " + seconds(now - idle_since) + silent(rank.number()),
                rank.number());
           return false;
         }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/rank.hpp"
@@ -23,6 +25,9 @@ class Driver {
   // Carries out the tasks of a call and of those before; what else can be done meanwhile is done. It stops the job where for that long no task
   // could be done, or where it waits for a rank that is closed or whose process has ended.
   bool run_through(int64_t call, int64_t deadline_ms);
+
+  // Who is asked, now and then, whether run_through shall go on waiting; where it gives false the job stops.
+  void ask(std::function<bool()> goes_on) { goes_on_ = std::move(goes_on); }
 
   // Waits until every rank of the job has come here as often as these have.
   bool meet();
@@ -53,6 +58,7 @@ class Driver {
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
   std::string why_;
+  std::function<bool()> goes_on_;
   uint64_t epoch_ = 0;
 };
 

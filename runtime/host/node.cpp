@@ -228,6 +228,11 @@ int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, in
                 [&](Node& n) { n.wait(deadline_ms); });
 }
 
+int32_t tidec_node_ask(tidec_node* node, tidec_node_goes_on goes_on, void* context, char*, int64_t) {
+  node->node.ask(goes_on == nullptr ? std::function<bool()>() : [goes_on, context] { return goes_on(context) != 0; });
+  return TIDEC_NODE_OK;
+}
+
 int32_t tidec_node_counts(tidec_node* node, int64_t call, int64_t* counts, char* message, int64_t message_bytes) {
   return guarded(message, message_bytes, [&] {
     const std::string why = node->node.calls().counted(call, tidec::host::kTallied);

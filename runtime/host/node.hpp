@@ -31,6 +31,7 @@ class Node {
   void reduce(int64_t call, const void* const* gradients, char* out, float alpha, bool accumulates);
   void wait(int64_t deadline_ms);
   void counts(int64_t call, int64_t* counts) const;
+  void ask(std::function<bool()> goes_on) { driver_.ask(std::move(goes_on)); }
 
   // Before every call: throws where the node cannot be used (any more).
   void check_use(const void* stream);

@@ -6,10 +6,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -76,6 +78,8 @@ class Node {
     const py::gil_scoped_release free;
     node_ = open(program, rank, sum_ctas, deadline_ms, message_.data(), kMessageBytes);
     if (node_ == nullptr) throw std::runtime_error(message_.data());
+    decltype(&tidec_node_ask) ask = reinterpret_cast<decltype(ask)>(library_->look("tidec_node_ask"));
+    if (ask != nullptr) ask(node_, &Node::goes_on, nullptr, message_.data(), kMessageBytes);
   }
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -130,6 +134,7 @@ class Node {
   }
 
   void close() {
+    check_free();
     const py::gil_scoped_release free;
     const std::lock_guard<std::mutex> lock(mutex_);
     close_(node_);
@@ -142,18 +147,38 @@ class Node {
     function = library_->function<Function>(name);
   }
 
+  // Lets Python see the signals that have come meanwhile, Ctrl-C for one: only its main thread does. 0 where a handler has raised something.
+  static int32_t goes_on(void*) {
+    const py::gil_scoped_acquire held;
+    return PyErr_CheckSignals() == 0;
+  }
+
+  // A handler of a signal may run in the middle of a call, on the thread that makes it.
+  void check_free() const {
+    if (owner_.load() == std::this_thread::get_id()) throw std::runtime_error("the node is in a call of this thread's");
+  }
+
   // Python goes on meanwhile.
   template <class Function, class... Arguments>
   void call(Function function, Arguments... arguments) {
-    const py::gil_scoped_release free;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (node_ == nullptr) throw std::runtime_error("the node is closed");
-    if (function(node_, arguments..., message_.data(), kMessageBytes) != TIDEC_NODE_OK) throw std::runtime_error(message_.data());
+    check_free();
+    std::string why;
+    {
+      const py::gil_scoped_release free;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (node_ == nullptr) throw std::runtime_error("the node is closed");
+      owner_.store(std::this_thread::get_id());
+      if (function(node_, arguments..., message_.data(), kMessageBytes) != TIDEC_NODE_OK) why = message_.data();
+      owner_.store(std::thread::id());
+    }
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (!why.empty()) throw std::runtime_error(why);
   }
 
   std::shared_ptr<Library> library_;
   std::vector<char> message_;
   std::mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
   int64_t num_ranks_ = 0;
   tidec_node* node_ = nullptr;
   decltype(&tidec_node_handle) handle_ = nullptr;

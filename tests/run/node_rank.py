@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -88,6 +89,42 @@ class Rank:
         thread.join()
         return [said, took, spent, len(ticks)]
 
+    def signalled(self, what, *arguments, raises):
+        """What a call says, or what a handler of SIGINT raised in it, and after how many seconds from the signal, which another thread sends while the call waits."""
+        seen = []
+
+        def handler(number, frame):
+            try:
+                self.node.close()
+            except RuntimeError as problem:
+                seen.append(str(problem))
+            seen.append(time.monotonic())
+            if raises:
+                raise KeyboardInterrupt("of a handler")
+
+        signal.signal(signal.SIGINT, handler)
+        never, sent = threading.Event(), []
+
+        def send():
+            # It gets the lock of Python so often only while the call has given it up.
+            for _ in range(200):
+                never.wait(0.001)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            getattr(self.node, what)(*arguments)
+            said = ""
+        except RuntimeError as problem:
+            said = str(problem)
+        except KeyboardInterrupt as problem:
+            said = f"KeyboardInterrupt {problem}"
+        took = time.monotonic() - sent[0]
+        thread.join()
+        return [said, took, seen[0], seen[1] - sent[0]]
+
     def forked(self, call, shard):
         """What a call says in a process that was forked off, which then closes the node."""
         memory = _memory(shard)
@@ -155,9 +192,9 @@ def _kept_kib():
 def main():
     rank = Rank(*sys.argv[1:])
     for line in sys.stdin:
-        what, arguments = json.loads(line)
+        what, arguments, named = json.loads(line)
         try:
-            print(json.dumps([True, getattr(rank, what)(*arguments)]), flush=True)
+            print(json.dumps([True, getattr(rank, what)(*arguments, **named)]), flush=True)
         except RuntimeError as problem:
             print(json.dumps([False, str(problem)]), flush=True)
 

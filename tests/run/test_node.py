@@ -60,8 +60,8 @@ class Ranks:
     def __init__(self, processes: Sequence[subprocess.Popen]):
         self.processes = tuple(processes)
 
-    def tell(self, rank: int, what: str, *arguments: object) -> None:
-        self.processes[rank].stdin.write(json.dumps([what, arguments]) + "\n")
+    def tell(self, rank: int, what: str, *arguments: object, **named: object) -> None:
+        self.processes[rank].stdin.write(json.dumps([what, arguments, named]) + "\n")
         self.processes[rank].stdin.flush()
 
     def hear(self, rank: int) -> tuple[bool, object]:
@@ -71,8 +71,8 @@ class Ranks:
         assert line, f"rank {rank} has ended: {self.processes[rank].stderr.read()[-2000:]}"
         return tuple(json.loads(line))
 
-    def one(self, rank: int, what: str, *arguments: object) -> object:
-        self.tell(rank, what, *arguments)
+    def one(self, rank: int, what: str, *arguments: object, **named: object) -> object:
+        self.tell(rank, what, *arguments, **named)
         is_fine, answer = self.hear(rank)
         assert is_fine, answer
         return answer
@@ -350,3 +350,21 @@ def test_who_waits_takes_no_core_and_lets_python_go_on(library, rt_kept):
         assert DEADLINE_MS / 1000 <= took < DEADLINE_MS / 1000 + 4 and spent < took / 2 and ticks > 20
         # A deadline of its own, and the other rank hears why there is nothing to wait for.
         assert "rank 0.1 stops because rank 0.0 has stopped: rank 0.0, stream scatter" in ranks.refused(1, "gather", 0, given.inputs[0][1][0].tobytes().hex())
+
+
+def test_a_signal_is_seen_by_a_rank_that_waits(library, rt_kept):
+    """Ctrl-C with Python's own handler, or one of the user's: it runs while the call waits, and what it raises ends the call, long before the deadline."""
+    plan = CASES["1x2 all_gather"]
+    given = make(plan, calls=1)
+    shards = [given.inputs[0][r][0].tobytes().hex() for r in range(2)]
+    with opened(plan, library, rt_kept, deadline_ms=20_000) as ranks:
+        ranks.one(0, "gather", 0, shards[0])
+        said, took, inside, _ = ranks.one(0, "signalled", "acquire", 0, raises=True)
+        assert said == "KeyboardInterrupt of a handler" and took < 2 and inside == "the node is in a call of this thread's"
+        for r in (0, 1):
+            text = ranks.refused(r, "gather", r ^ 1, shards[r])
+            assert "rank 0.0 was called off while it waited\n  rank 0.0, stream scatter, call 0: room by rank 0.1 is 0, and 1 is awaited" in text, text
+    with opened(plan, library, rt_kept, deadline_ms=DEADLINE_MS) as ranks:
+        ranks.one(0, "gather", 0, shards[0])
+        said, took, _, seen_after = ranks.one(0, "signalled", "acquire", 0, raises=False)
+        assert "missing: rank 0.1 has not raised room to 1" in said and seen_after < took

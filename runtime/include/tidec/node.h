@@ -15,7 +15,7 @@
 //     acquire carries out the rest of call e, but what follows its read   makes `stream` wait for the landing
 //     release tells who waits for it                                      the same, once `stream` has carried out what it holds
 //     reduce  carries out the call                                        enqueues it after what `stream` holds, which then waits for the sums
-//     counts  of what was carried out                                     is not there
+//     counts, ask                                                         are not there
 //     deadline_ms of open: how long a rank waits and does not move        nothing: only wait() waits
 #pragma once
 
@@ -52,6 +52,11 @@ TIDEC_API int32_t tidec_node_reduce(tidec_node* node, int64_t call, const void* 
 
 // Waits until all that was begun is over, but what follows a read; at the deadline says which wait is not.
 TIDEC_API int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, int64_t message_bytes);
+
+// Who is asked, every 20 ms or so and on the thread that waits, whether a call shall go on waiting: where it gives 0 the node stops, and all ranks with it.
+// Null = nobody.
+typedef int32_t (*tidec_node_goes_on)(void* context);
+TIDEC_API int32_t tidec_node_ask(tidec_node* node, tidec_node_goes_on goes_on, void* context, char* message, int64_t message_bytes);
 
 // What this rank carried out of a call that is over (released, or reduced), of the last 8: how many ops of each kind, then how many bytes each kind read,
 // or of zeros wrote. Of an all-gather a call has what its walk holds but the reading stream, and the reading stream of the walk after.
