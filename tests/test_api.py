@@ -27,6 +27,18 @@ def test_what_the_command_refuses_is_refused_here(tmp_path):
         tidec.load(tmp_path)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, 0.0001, float("nan"), float("inf"), 1e8, True, "30", None])
+def test_a_deadline_that_is_no_time_to_wait_is_refused(seconds):
+    """Before anything is looked at; one of a millisecond is fine, and the next thing that is wrong is told."""
+    nn = pytest.importorskip("torch.nn")
+    with pytest.raises(TidecError) as refused:
+        tidec.install(nn.Linear(2, 2), deadline_s=seconds)
+    (found,) = refused.value.diagnostics
+    assert found.code == "P001" and f"deadline_s={seconds!r}" in found.sentence and "0.001 to 10000000" in found.help
+    with pytest.raises(TidecError, match="F001"):
+        tidec.install(nn.Linear(2, 2), deadline_s=0.001)
+
+
 def test_every_public_name_is_there():
     for name in tidec.__all__:
         assert getattr(tidec, name) is not None

@@ -50,6 +50,7 @@ def load(path: str | os.PathLike[str]) -> Bundle:
 
 
 DEADLINE_S = 1800.0
+MAX_DEADLINE_S = 10.0**7
 
 
 def install(
@@ -82,6 +83,7 @@ def install(
             raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
                                         help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
 
+    deadline_s = _deadline(deadline_s)
     made = install_model(model, plans=None if plans is None else given_path(os.fspath(plans), what="the bundle"), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
                          target=_target(target), mode=read_mode(mode), is_required=require or is_required(), is_disabled=is_disabled(), deadline_s=deadline_s, is_poisoned=poison)
     tell(made, notes)
@@ -101,6 +103,14 @@ def report(model: Module) -> Report:
     from tidec.run.fsdp import report as report_of
 
     return report_of(model)
+
+
+def _deadline(seconds: object) -> float:
+    """The deadline, a millisecond to 10^7 seconds. Raises P001 where it is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= MAX_DEADLINE_S:
+        raise TidecError(Diagnostic("P001", f"deadline_s={seconds!r} is no time to wait", reason="a rank waits that many seconds for the others, then all stop",
+                                    help=f"write a number from 0.001 to {MAX_DEADLINE_S:.0f}, or leave it out: {DEADLINE_S:.0f}"))
+    return float(seconds)
 
 
 def _target(name: str) -> str:
