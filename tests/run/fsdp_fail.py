@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import torch
@@ -122,6 +123,30 @@ def until_signalled(number: int, ranks: tuple[int, ...]) -> Callable[[], dict]:
     return case
 
 
+def leaving(number: int) -> Callable[[], dict]:
+    """Rank 2 gets a signal in the middle of a step. The others see their collectives stop, or are interrupted themselves; they give the model back and leave."""
+    def case() -> dict:
+        model = net(blocks=2)
+        tidec.install(model, deadline_s=60.0)
+        optimizer = train(model, Trace(), 2)
+        if dist.get_rank() == 2:
+            model.blocks[1].register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), number))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("trained", flush=True)
+        try:
+            for step in range(2, 1000):
+                train(model, Trace(), 1, first=step, optimizer=optimizer)
+        except (tidec.TidecError, KeyboardInterrupt) as problem:
+            start = time.monotonic()
+            tidec.uninstall(model)
+            assert is_stock() and is_untouched(model)
+            print(type(problem).__name__, round(time.monotonic() - start, 1), flush=True)
+        # Its process group lacks a rank, so nobody may wait for it at the end.
+        os._exit(7)
+
+    return case
+
+
 class Failing(torch.autograd.Function):
     is_on = False
 
@@ -175,7 +200,7 @@ def failing_hook() -> dict:
 CASES: dict[str, Callable[[], dict]] = {
     "other model": other_model, "other arguments": other_arguments, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
     "unused as zero": unused_as_zero, "stopped": until_signalled(signal.SIGSTOP, (2,)), "killed": until_signalled(signal.SIGKILL, (2,)),
-    "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
+    "left by a killed rank": leaving(signal.SIGKILL), "left by a stopped rank": leaving(signal.SIGSTOP), "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
 }
 
 

@@ -97,6 +97,35 @@ def test_a_rank_that_is_silent_is_named_by_the_others_who_leave(job, case):
 
 
 @pytest.mark.slow
+def test_after_a_collective_that_stopped_the_model_is_given_back(job):
+    """Nobody waits for the rank that is gone, and FSDP2 has all of its own again: the ranks look at it themselves."""
+    found = job("fsdp_fail.py", "left by a killed rank", timeout_s=120)
+    assert found.codes == (7, 7, -signal.SIGKILL, 7), str(found)
+    for r in (0, 1, 3):
+        name, seconds = found.out[r].splitlines()[1].split()
+        assert name == "TidecError" and float(seconds) < 5
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_a_silent_one_is_interrupted_from_the_keyboard(job):
+    """Long before the deadline of 60 s; the others hear of it. A rank that is in Python when the signal comes is in a wait soon after, or never: both are seen."""
+    seconds = []
+
+    def watch(ranks) -> None:
+        assert os.WIFSTOPPED(os.waitpid(ranks.all[2].pid, os.WUNTRACED)[1])
+        start = time.monotonic()
+        os.kill(ranks.all[0].pid, signal.SIGINT)
+        for r in (0, 1, 3):
+            ranks.all[r].wait(timeout=30)
+        seconds.append(time.monotonic() - start)
+        ranks.all[2].kill()
+
+    found = job("fsdp_fail.py", "left by a stopped rank", timeout_s=120, during=watch)
+    assert found.codes == (7, 7, -signal.SIGKILL, 7) and seconds[0] < 20, str(found)
+    assert [found.out[r].splitlines()[1].split()[0] for r in (0, 1, 3)] == ["KeyboardInterrupt", "TidecError", "TidecError"]
+
+
+@pytest.mark.slow
 def test_interrupted_from_the_keyboard_all_ranks_leave(job):
     found = job("fsdp_fail.py", "interrupted", timeout_s=120)
     assert found.late == () and all(code != 0 for code in found.codes), str(found)

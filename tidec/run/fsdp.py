@@ -153,24 +153,41 @@ def tell(made: Installed, notes: Sequence[Diagnostic]) -> None:
 def uninstall(root: nn.Module) -> None:
     """Give a model back to FSDP2; what is unsharded stays so, in storages of its own. Every rank calls it at the same point.
 
-    Raises F013 where somebody else stands around FSDP2's functions by now; F015 where the model is not installed.
+    Guaranteed: where it raises F013 or F015, nothing is changed; where it raises R001, FSDP2 has all of its own again.
+    Raises F013 where somebody else stands around FSDP2's functions by now; F015 where the model is not installed; R001 where a rank is gone or silent,
+    unless this one was told before: after a collective that stopped, no rank is waited for.
     """
     made = _installed(root)
-    if any(team.held for team in made.teams):
-        for team in made.teams:
-            for held in team.held:
-                held.end_gather()
+    problems: list[TidecError] = []
+    every = [held for team in made.teams for held in team.held]
+    for team in made.teams:
+        team.spread()
+    if every:
+        HOOKS.check()
+        for held in every:
+            _trying(held.end_gather, problems)
         HOOKS.give()
         made.gone.detach()
     del INSTALLED[root]
+    for held in every:
+        _trying(held.leave, problems)
+        for p in held.group.fsdp_params:
+            del p.free_unsharded_param
     for team in made.teams:
-        for held in team.held:
-            held.leave()
-            for p in held.group.fsdp_params:
-                del p.free_unsharded_param
-        # Nobody closes memory that another still reads.
-        team.peers.gather(None)
+        if not any(held.is_broken for held in team.held):
+            # Nobody closes memory that another still reads.
+            _trying(team.meet, problems)
         team.close()
+    if problems:
+        raise problems[0]
+
+
+def _trying(step: Callable[[], None], problems: list[TidecError]) -> None:
+    """Take a step of several of which each has to be taken, whatever becomes of the others."""
+    try:
+        step()
+    except TidecError as problem:
+        problems.append(problem)
 
 
 def report(root: nn.Module) -> Report:

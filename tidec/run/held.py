@@ -53,7 +53,8 @@ class Held:
     group_of: its FSDPParamGroup, which is not kept alive.  ring, reducer: `None` = that collective stays stock, for the reason in `without`.
     kept: the plan that reduces gradients which FSDP2 has kept in fp32 over several backward passes; `None` = there is none.  open: gives what runs a plan.
     lent: parameters whose storage is the landing's.  counts: calls by collective and why they were stock, `None` where a plan ran them.
-    accounts: what was carried out in calls by plan that are over.  sharing: all groups of the ring, this one too.
+    is_broken: a collective stopped, and no other will end.  accounts: what was carried out in calls by plan that are over.
+    sharing: all groups of the ring, this one too.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Held:
     landing: Landing | None = None
     lent: set[int] = field(default_factory=set)
     is_vacated: bool = False
+    is_broken: bool = False
     counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
     accounts: Mapping[Collective, Account] = field(default_factory=lambda: {c: Account() for c in Collective})
     sharing: tuple[Held, ...] = ()
@@ -86,7 +88,7 @@ class Held:
         number = self._say(Collective.ALL_GATHER, why)
         if why:
             result = stock()
-            self.board.check(number)
+            self._node(lambda: self.board.check(number))
             return result
         self.call = self._node(lambda: self.ring.gather([p._sharded_param_data for p in self.group.fsdp_params], self.accounts[Collective.ALL_GATHER]))
         result = Result(self.group.fsdp_params[0]._sharded_param_data.new_empty(0), None, None, [], [], [])
@@ -97,7 +99,7 @@ class Held:
         """Wait for the landing, and lend it to the group's parameters."""
         plan = self.ring.plan
         self.landing = self._node(lambda: self.ring.acquire(self.call))
-        self.board.check(number)
+        self._node(lambda: self.board.check(number))
         for i, (p, rows, dtype) in enumerate(zip(self.group.fsdp_params, plan.layout.params, plan.gathered)):
             if not p.all_gather_outputs:
                 p.init_all_gather_outputs([rows.shard_elems], [TORCH_DTYPES[dtype]], plan.ranks, self.group.device)
@@ -137,9 +139,18 @@ class Held:
                     other.leave()
 
     def end_gather(self) -> None:
-        """Where the plan's all-gather is under way, have FSDP2 wait for it, so that whoever waits later finds the group unsharded."""
-        if isinstance(self.group._all_gather_result, Result):
-            self.group.wait_for_unshard()
+        """Where the plan's all-gather is under way, have FSDP2 wait for it, so that whoever waits later finds the group unsharded.
+
+        One that will never end, after a collective that stopped, is dropped: the group stays sharded. Raises R001 where it stops here.
+        """
+        if not isinstance(self.group._all_gather_result, Result):
+            return
+        try:
+            if not self.is_broken:
+                self.group.wait_for_unshard()
+        finally:
+            if self.is_broken:
+                self.group._all_gather_result = None
 
     def leave(self) -> None:
         """Give every parameter that is unsharded a storage of its own, with its values."""
@@ -152,7 +163,8 @@ class Held:
 
     def _let_go(self) -> None:
         call, self.call, self.landing, self.is_vacated = self.call, None, None, False
-        self._node(lambda: self.ring.let_go(call))
+        if not self.is_broken:
+            self._node(lambda: self.ring.let_go(call))
 
     def _why_stock_gather(self, group: object, comm: AllGather) -> Reason | None:
         if self.ring is None:
@@ -210,7 +222,7 @@ class Held:
     def _finish_reduce(self, number: int) -> None:
         if self.is_vacated:
             self._let_go()
-        self.board.check(number)
+        self._node(lambda: self.board.check(number))
 
     def _reducer_of(self, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> tuple[Reducer | None, Reason | None]:
         """What reduces these gradients, or why nothing of tidec's does. Where gradients were kept for the first time, the ranks open what reduces them."""
@@ -253,8 +265,14 @@ class Held:
         return self.board.write(f"the {collective.value.replace('_', '-')} of {self.name}{also}, {f'stock: {why}' if why else 'by its plan'}")
 
     def _node(self, call: Callable[[], object]):
+        is_over = False
         try:
-            return call()
+            result = call()
+            is_over = True
+            return result
         except RuntimeError as problem:
             raise TidecError(Diagnostic("R001", f"a collective of {self.name} stops", reason="; ".join([str(problem), *self.board.where()]),
                                         help="look at the rank that is missing or silent")) from problem
+        finally:
+            # Whatever ended it, a handler of a signal for one: nodes do not go on after that.
+            self.is_broken = self.is_broken or not is_over

@@ -45,15 +45,16 @@ class Hooks:
                 setattr(fsdp_module, name, function)
         self.num_models += 1
 
-    def give(self) -> None:
-        """For one model less; with the last one FSDP2 has its own functions again.
+    def check(self) -> None:
+        """Raises F013 where the last model would go and somebody else has put a function of theirs around ours meanwhile: it would go on calling ours."""
+        others = [name for name in NAMES if getattr(fsdp_module, name) is not self.ours[name]]
+        if others and self.num_models == 1:
+            raise TidecError(Diagnostic("F013", f"{others[0]} of FSDP2 was replaced by somebody else after tidec.install", help="take that one out first"))
 
-        Raises F013 where somebody else has put a function of theirs around ours meanwhile: it would go on calling ours.
-        """
+    def give(self) -> None:
+        """For one model less; with the last one FSDP2 has its own functions again. Raises what `check` raises."""
+        self.check()
         if self.num_models == 1:
-            others = [name for name in NAMES if getattr(fsdp_module, name) is not self.ours[name]]
-            if others:
-                raise TidecError(Diagnostic("F013", f"{others[0]} of FSDP2 was replaced by somebody else after tidec.install", help="take that one out first"))
             for name, function in self.stock.items():
                 setattr(fsdp_module, name, function)
         self.num_models -= 1

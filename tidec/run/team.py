@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
+from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board, Peers
@@ -86,6 +87,19 @@ class Team:
                 trouble = str(problem)
         found = self.peers.first_trouble(trouble)
         return node, None if found is None else because("F306", rank=found[0], what=found[1])
+
+    def spread(self) -> None:
+        """Where a collective of one group stopped, none of the others goes on: ranks are missing, or do different things."""
+        if any(held.is_broken for held in self.held):
+            for held in self.held:
+                held.is_broken = True
+
+    def meet(self) -> None:
+        """Wait for all ranks. Raises R001 where one is gone."""
+        try:
+            self.peers.gather(None)
+        except RuntimeError as problem:
+            raise TidecError(Diagnostic("R001", "a rank does not come to tidec.uninstall", reason=str(problem), help="look at the rank that is missing")) from problem
 
     def close(self) -> None:
         for node in self.nodes:
