@@ -11,7 +11,8 @@ import pytest
 
 from tidec.errors import TidecError
 from tidec.inputs.ask import Collective, stock_cause
-from tidec.inputs.signature import _FILE_KEYS, _GROUP_KEYS, _PARAMETER_KEYS, Dtype, Group, Parameter, canonical_text, digest, load_groups, read_groups
+from tidec.inputs.order import _EVENT_KEYS, _KEYS as _ORDER_KEYS, default_order, read_order
+from tidec.inputs.signature import _FILE_KEYS, _GROUP_KEYS, _PARAMETER_KEYS, Dtype, Group, Parameter, Signature, canonical_text, digest, load_groups, read_groups
 from tidec.inputs.topology import _KEYS, read_topology
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -243,10 +244,13 @@ def test_reading_groups_loads_no_package():
 def test_the_reference_names_every_key_and_its_example_is_planned_whole():
     text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     keys, programs = ({name for name in re.findall("^[|] (`[^|]+) [|]", part, re.M)} for part in text.split("\n# Programs\n"))
-    assert {name for row in keys for name in re.findall("`([^`]+)`", row)} == {*_FILE_KEYS, *_GROUP_KEYS, *_PARAMETER_KEYS, *_KEYS}
+    assert {name for row in keys for name in re.findall("`([^`]+)`", row)} == {*_FILE_KEYS, *_GROUP_KEYS, *_PARAMETER_KEYS, *_KEYS, *_ORDER_KEYS, *_EVENT_KEYS}
     assert programs and all(any((ROOT / "examples").glob(program.strip("`"))) for program in programs)
     (example,) = re.findall("```json group\n(.*?)```", text, re.S)
     (topology,) = re.findall("```json topology\n(.*?)```", text, re.S)
     groups = read_groups(example, file="pebble.json").groups
     assert sum(g.repeat for g in groups) == 26 and all(stock_cause(g, c) is None for g in groups for c in Collective)
     assert str(read_topology(topology, file="t.json")) == "2x4"
+    (order,) = re.findall("```json order\n(.*?)```", text, re.S)
+    model = Signature((Group("embed", 1, groups[0].params), Group("block", 2, groups[1].params)), "m")
+    assert read_order(order, file="o.json", signature=model).events == default_order(model).events
