@@ -27,6 +27,13 @@ def test_the_table_of_memory(golden):
     assert memory.rows[0].peak.total == 31 * GIB // 32 + (2 + 2 + 2 + 4) * GIB and memory.layer == "block"
 
 
+def test_groups_on_a_mesh_apart_are_told():
+    model = Signature((*MODEL.groups[:4], Group("c", 1, WEIGHT, mesh="[8]")), "m")
+    memory = memory_of(model, Topology(4, 8), arenas(), (NEEDS, NEEDS))
+    assert memory_fields(memory)["groups_apart"] == 1 and "; 1 group on a mesh apart counted as if all ranks shared them\n" in memory_text(memory)
+    assert "apart" not in memory_text(memory_of(MODEL, Topology(4, 8), arenas(), (NEEDS, NEEDS)))
+
+
 def test_the_arena_names_every_region_and_who_has_it(golden):
     first = arenas()[0]
     golden("cli/memory-arena.txt", arena_text(first, MODEL, separate_bytes=99 * GIB) + "\n")

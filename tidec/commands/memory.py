@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidec.commands.tell import bytes_text, short, table
+from tidec.commands.tell import bytes_text, count_text, short, table
 from tidec.inputs.ask import Mode
 from tidec.inputs.order import Order
 from tidec.inputs.signature import Signature
@@ -37,11 +37,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Stock twice and every mode that was planned, and which group is the layer."""
+    """Stock twice and every mode that was planned, and which group is the layer.
+
+    num_apart: groups on a mesh of their own, which a file does not give the ranks of; they are counted as if all ranks shared them.
+    """
 
     rows: tuple[Row, ...]
     layer: str
     order: Order
+    num_apart: int
 
 
 def memory_of(signature: Signature, topology: Topology, arenas: Sequence[ModelArena], needs: Sequence[Sequence[Need]]) -> Memory:
@@ -53,7 +57,7 @@ def memory_of(signature: Signature, topology: Topology, arenas: Sequence[ModelAr
     for arena, need in zip(arenas, needs):
         system = system_of(arena.mode)
         rows.append(Row(system, peak(order, held, system, arena_bytes=arena.bytes), _layer_bytes(system, held[layer], need[layer])))
-    return Memory(tuple(rows), signature.groups[layer].name, order)
+    return Memory(tuple(rows), signature.groups[layer].name, order, sum(g.repeat for g in signature.groups if g.mesh))
 
 
 def _layer_bytes(system: System, held: Held, need: Need) -> int:
@@ -70,7 +74,8 @@ def memory_text(memory: Memory) -> str:
         cells = [bytes_text(value) if (value := getattr(row.peak, column)) else "" for column in _COLUMNS]
         rows.append((_NAMES[row.system], *cells, bytes_text(row.peak.total), against(row.peak.total, stock), bytes_text(row.layer_bytes)))
     head = ("memory", *_COLUMNS, "peak", "to stock", "a layer")
-    return "\n".join((table(head, rows, right=range(1, len(head))), f"the layer is {short(memory.layer)}; the order of use {order_text(memory.order)}", "", *_LEGEND))
+    apart = f"; {count_text(memory.num_apart, 'group')} on a mesh apart counted as if all ranks shared them" if memory.num_apart else ""
+    return "\n".join((table(head, rows, right=range(1, len(head))), f"the layer is {short(memory.layer)}; the order of use {order_text(memory.order)}{apart}", "", *_LEGEND))
 
 
 def memory_fields(memory: Memory) -> dict[str, object]:
@@ -79,7 +84,7 @@ def memory_fields(memory: Memory) -> dict[str, object]:
         {"system": row.system.value, **{f"{column}_bytes": getattr(row.peak, column) for column in _COLUMNS}, "peak_bytes": row.peak.total, "layer_bytes": row.layer_bytes}
         for row in memory.rows
     ]
-    return {"order": order_name(memory.order), "layer": memory.layer, "systems": systems}
+    return {"order": order_name(memory.order), "layer": memory.layer, "groups_apart": memory.num_apart, "systems": systems}
 
 
 def against(count: int, stock: int) -> str:
