@@ -2,7 +2,7 @@
 import pytest
 
 from tidec.inputs.ask import Mode
-from tidec.inputs.order import default_order
+from tidec.inputs.order import Copy, Event, Moment, Order, default_order, ends_of_backward
 from tidec.inputs.signature import Dtype, Group, Parameter, Signature
 from tidec.size.peak import Held, Peak, System, backward_bytes, held_by, peak, system_of
 
@@ -63,3 +63,49 @@ def test_a_layer_s_backward(system, want):
 
 def test_a_mode_is_a_system():
     assert [system_of(m) for m in Mode] == [System.IN_PLACE, System.SLOT_REUSE]
+
+
+def drawn(rng) -> tuple[Order, list[Held]]:
+    """A random order of whole backwards: any number unsharded at once, each reshard followed by a reduce or not, reads at once."""
+    count, events, unsharded, pending = rng.randint(1, 6), [], set(), set()
+    for _ in range(rng.randint(10, 60)):
+        g = rng.randrange(count)
+        if g in pending and rng.random() < 0.6:
+            events += [Event(Moment.REDUCE, g), Event(Moment.READ, g)]
+            pending.discard(g)
+        elif g in unsharded:
+            events.append(Event(Moment.RESHARD, g))
+            unsharded.discard(g)
+            pending.add(g)
+        else:
+            events.append(Event(Moment.UNSHARD, g))
+            unsharded.add(g)
+            pending.discard(g)
+    return Order(tuple(Copy(i, 0, f"g{i}") for i in range(count)), tuple(events), 1), [Held(*(rng.randint(1, 99) for _ in range(4))) for _ in range(count)]
+
+
+def most_of_stock(order: Order, held: list[Held]) -> int:
+    """From the definition, event by event, whatever came before read off anew."""
+    most, ends = 0, ends_of_backward(order)
+    for at, event in enumerate(order.events):
+        for upto in (at, at + 1):
+            past = list(enumerate(order.events[:upto]))
+            unsharded = {g for g in range(len(held)) if ([e.moment for _, e in past if e.group == g and e.moment in (Moment.UNSHARD, Moment.RESHARD)] or [None])[-1] is Moment.UNSHARD}
+            reduced = [e.group for _, e in past if e.moment is Moment.REDUCE]
+            waiting = {e.group for i, e in past if i in ends and all(later != Event(Moment.REDUCE, e.group) for _, later in past[i:])}
+            packed = held[reduced[-1]].pack_bytes if reduced else 0
+            if upto == at and (at in ends or event.moment is Moment.REDUCE):
+                waiting.add(event.group)
+            if upto == at + 1 and event.moment is Moment.REDUCE:
+                most = max(most, sum(held[g].landing_bytes for g in unsharded) + sum(held[g].gradient_bytes for g in {*waiting, event.group}) + packed)
+            most = max(most, sum(held[g].landing_bytes for g in unsharded) + sum(held[g].gradient_bytes for g in waiting) + packed)
+    return most + sum(h.shard_bytes for h in held)
+
+
+def test_the_peak_of_stock_is_that_of_the_definition_in_random_orders(draws):
+    for seed in range(60):
+        order, held = drawn(draws(seed))
+        stock = peak(order, held, System.STOCK)
+        assert stock.total == most_of_stock(order, held), seed
+        assert peak(order, held, System.SYMMETRIC).total >= stock.total
+        assert peak(order, held, System.IN_PLACE).total >= peak(order, held, System.SLOT_REUSE).total
