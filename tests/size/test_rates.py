@@ -1,11 +1,14 @@
 """Rates are what a topology gives, exactly, and else what was measured, each with its origin."""
 from dataclasses import fields
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
-from tidec.inputs.topology import Topology, read_topology
+from tidec.inputs.topology import Topology, parse_topology, read_topology
 from tidec.size.rates import PAPER, rates_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_several_nodes_have_the_paper_s_rates():
@@ -42,3 +45,11 @@ def test_every_rate_says_where_it_comes_from():
 @pytest.mark.parametrize("sms, spare", [(132, 8), (148, 16), (108, 6), (144, 9), (8, 1)])
 def test_ctas_that_leave_a_gemm_in_one_wave(sms, spare):
     assert rates_of(Topology(1, 8, sms=sms)).spare_ctas == spare
+
+
+def test_the_topologies_of_the_examples_give_rates_with_their_origin():
+    paper, h200 = (parse_topology(str(ROOT / "examples" / "topologies" / name)) for name in ("paper-8x8.json", "h200-1x8.json"))
+    assert str(paper) == "8x8" and str(h200) == "1x8"
+    given, default = rates_of(paper), rates_of(Topology(8, 8))
+    assert [getattr(given, f.name).value for f in fields(given)] == [getattr(default, f.name).value for f in fields(default)]
+    assert given.nic_gbps.origin == paper.origin and rates_of(h200).spare_ctas == 8 and rates_of(h200).nic_gbps.value == 395
