@@ -50,7 +50,8 @@ def test_the_root_is_live_the_whole_step():
 
 def test_what_a_group_holds_worked_by_hand():
     # Four ranks; w has two rows a rank of 4 values, b two of one, stored in fp32 and gathered in bf16; c is frozen.
-    group = Group("g", 1, (Parameter("w", (6, 4), Dtype.FP32), Parameter("b", (5,), Dtype.FP32), Parameter("c", (4,), Dtype.FP32, requires_grad=False)), param_dtype=Dtype.BF16)
+    params = (Parameter("w", (6, 4), Dtype.FP32), Parameter("b", (5,), Dtype.FP32), Parameter("c", (4,), Dtype.FP32, requires_grad=False))
+    group = Group("g", 1, params, param_dtype=Dtype.BF16)
     assert held_by(group, ranks=4) == Held((8 + 2 + 1) * 4, 4 * (8 + 2 + 1) * 2, (24 + 5) * 2, 4 * (8 + 2) * 4)
     half = Group("g", 1, group.params[:2], reduce_dtype=Dtype.BF16)
     assert held_by(half, ranks=4) == Held(40, 160, 29 * 4, 4 * 10 * 2, has_reduce=False)
@@ -90,7 +91,8 @@ def most_of_stock(order: Order, held: list[Held]) -> int:
     for at, event in enumerate(order.events):
         for upto in (at, at + 1):
             past = list(enumerate(order.events[:upto]))
-            unsharded = {g for g in range(len(held)) if ([e.moment for _, e in past if e.group == g and e.moment in (Moment.UNSHARD, Moment.RESHARD)] or [None])[-1] is Moment.UNSHARD}
+            last = {e.group: e.moment for _, e in past if e.moment in (Moment.UNSHARD, Moment.RESHARD)}
+            unsharded = {g for g, moment in last.items() if moment is Moment.UNSHARD}
             reduced = [e.group for _, e in past if e.moment is Moment.REDUCE]
             waiting = {e.group for i, e in past if i in ends and all(later != Event(Moment.REDUCE, e.group) for _, later in past[i:])}
             packed = held[reduced[-1]].pack_bytes if reduced else 0

@@ -75,13 +75,15 @@ def memory_text(memory: Memory) -> str:
         rows.append((_NAMES[row.system], *cells, bytes_text(row.peak.total), against(row.peak.total, stock), bytes_text(row.layer_bytes)))
     head = ("memory", *_COLUMNS, "peak", "to stock", "a layer")
     apart = f"; {count_text(memory.num_apart, 'group')} on a mesh apart counted as if all ranks shared them" if memory.num_apart else ""
-    return "\n".join((table(head, rows, right=range(1, len(head))), f"the layer is {short(memory.layer)}; the order of use {order_text(memory.order)}{apart}", "", *_LEGEND))
+    about = f"the layer is {short(memory.layer)}; the order of use {order_text(memory.order)}{apart}"
+    return "\n".join((table(head, rows, right=range(1, len(head))), about, "", *_LEGEND))
 
 
 def memory_fields(memory: Memory) -> dict[str, object]:
     """For --json: `order`, `layer`, and one entry a system."""
     systems = [
-        {"system": row.system.value, **{f"{column}_bytes": getattr(row.peak, column) for column in _COLUMNS}, "peak_bytes": row.peak.total, "layer_bytes": row.layer_bytes}
+        {"system": row.system.value, **{f"{column}_bytes": getattr(row.peak, column) for column in _COLUMNS}, "peak_bytes": row.peak.total,
+         "layer_bytes": row.layer_bytes}
         for row in memory.rows
     ]
     return {"order": order_name(memory.order), "layer": memory.layer, "groups_apart": memory.num_apart, "systems": systems}
@@ -110,9 +112,13 @@ def arena_text(arena: ModelArena, signature: Signature, *, separate_bytes: int) 
     """The arena of a model, a line a region. separate_bytes: of an arena a plan, all together."""
     if not arena.regions:
         return "arena of the model: none, nothing is planned"
-    rows = [(r.name, f"{r.offset:,}", bytes_text(r.bytes), str(len(r.groups)), _groups_text(arena, r, signature), str(r.fences) if r.fences else "") for r in arena.regions]
+    rows = [
+        (r.name, f"{r.offset:,}", bytes_text(r.bytes), str(len(r.groups)), _groups_text(arena, r, signature), str(r.fences) if r.fences else "")
+        for r in arena.regions
+    ]
     return "\n".join((
-        f"arena of the model: {bytes_text(arena.bytes)}, {mode_text(arena.mode)} (an arena a plan: {bytes_text(separate_bytes)}); the order of use {order_text(arena.order)}",
+        f"arena of the model: {bytes_text(arena.bytes)}, {mode_text(arena.mode)} (an arena a plan: {bytes_text(separate_bytes)}); "
+        f"the order of use {order_text(arena.order)}",
         table(("region", "offset", "bytes", "groups", "", "fences"), rows, right=(1, 2, 3, 5)),
     ))
 
@@ -125,7 +131,8 @@ def arena_fields(arena: ModelArena, *, separate_bytes: int) -> dict[str, object]
          "copies": [[groups[g].entry, groups[g].number] for g in r.groups], "fences": r.fences}
         for r in arena.regions
     ]
-    return {"bytes": arena.bytes, "separate_bytes": separate_bytes, "mode": arena.mode.value, "order": order_name(arena.order), "ahead": arena.order.ahead, "regions": regions}
+    return {"bytes": arena.bytes, "separate_bytes": separate_bytes, "mode": arena.mode.value, "order": order_name(arena.order), "ahead": arena.order.ahead,
+            "regions": regions}
 
 
 def _groups_text(arena: ModelArena, region: ModelRegion, signature: Signature) -> str:

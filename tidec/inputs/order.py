@@ -190,7 +190,8 @@ class _Reader:
                                        help=f"record its {'reshard' if moment is Moment.UNSHARD else 'read'} before")
         if not begins and g not in state:
             want = "is not unsharded" if moment is Moment.RESHARD else "is not being reduced"
-            raise self._document.error("P002", f"group {self._named(g)} {want}", line=line, help=f"record its {'unshard' if moment is Moment.RESHARD else 'reduce'} before")
+            first = Moment.UNSHARD if moment is Moment.RESHARD else Moment.REDUCE
+            raise self._document.error("P002", f"group {self._named(g)} {want}", line=line, help=f"record its {first.value} before")
         if begins:
             state[g] = line
         else:

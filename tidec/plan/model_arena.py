@@ -156,8 +156,8 @@ def _share_stages(order: Order, needs: Sequence[Need]) -> tuple[tuple[Slot, int]
             min(fit, key=growth).append(plan)
         else:
             regions.append([plan])
-    return tuple(
-        (Slot(tuple(g for g, n in enumerate(needs) if n.reduce_plan in region), max(size[p] for p in region)), _num_fences(calls, needs, region)[0]) for region in regions)
+    slots = (Slot(tuple(g for g, n in enumerate(needs) if n.reduce_plan in region), max(size[p] for p in region)) for region in regions)
+    return tuple((slot, _num_fences(calls, needs, region)[0]) for slot, region in zip(slots, regions))
 
 
 def _num_fences(calls: Sequence[int], needs: Sequence[Need], plans: Sequence[str]) -> tuple[int, int]:
