@@ -1,12 +1,18 @@
 """Two groups that live at the same time never share a landing, whatever the order of use."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tidec.errors import TidecError
 from tidec.inputs.ask import Mode
-from tidec.inputs.order import Copy, Event, Moment, Order, default_order
+from tidec.inputs.order import Copy, Event, Moment, Order, default_order, read_order
 from tidec.inputs.signature import Dtype, Group, Parameter, Signature
 from tidec.plan.model_arena import Need, lay_model_arena
 from tidec.plan.slots import Slot, assign_slots
@@ -208,3 +214,32 @@ def test_the_claim_finds_every_group_that_may_not_be_where_it_is(draws, mode):
         assert said[1] and said[2] is is_sound, (seed, order)
         verdicts[is_sound] += 1
     assert min(verdicts[True], verdicts[False]) > 5, verdicts
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, dict[str, object]]:
+    """Order files that FSDP2 itself made of a model of an embedding, three blocks and a head, by what the program does."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    script = Path(__file__).parent / "fsdp2_orders.py"
+    made = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert made.returncode == 0, made.stderr[-2000:]
+    return json.loads(made.stdout)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("name, want", [
+    ("step", 2), ("root", 3), ("eval forwards", 3), ("two forwards before a backward", 3), ("prefetch depth 2", 3), ("unshard() of all blocks", 3),
+])
+def test_orders_that_fsdp2_makes(recorded, name, want, mode):
+    entries = [("root", 1)] * (name == "root") + [(f"block.{i}", 1) for i in range(3)] + [("embed", 1), ("head", 1)] * (name != "root")
+    order = read_order(json.dumps(recorded[name]), file=f"{name}.json", signature=model(*entries))
+    sizes = [5 + g for g in range(len(order.groups))]
+    slots = assign_slots(order, sizes, mode=mode)
+    check(order, slots, sizes, mode)
+    assert len(slots) == want, slots
+
+
+def test_the_default_order_is_fsdp2_s_own(recorded):
+    signature = model(("embed", 1), *((f"block.{i}", 1) for i in range(3)), ("head", 1))
+    assert read_order(json.dumps(recorded["step"]), file="step.json", signature=signature).events == default_order(signature).events
