@@ -26,7 +26,7 @@ PROVED_LANES = (1, 2, 4, 8)
 _ALONE_CHUNKS = (8, 4, 2)
 _MAX_ROUND = 4
 _WAIT_SHARE, _TAIL_SHARE, _SKEW, _MEETING_SHARE = Fraction(1, 10), Fraction(1, 20), Fraction(3, 2), Fraction(1, 5)
-_GB, _US, _MIB = 10**9, 10**6, 2**20
+_GB, _US, _MIB, _HUGE = 10**9, 10**6, 2**20, 10**300
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
     tried = [one for n in _numbers(case) for one in _cuts(case, _with_outbox(case, replace(knobs, n_part=n)), is_first=n == _numbers(case)[0])]
     sizes = [case.staging_bytes(one) for one in tried]
     shards = [Fraction(size, case.shard_bytes(one)) for one, size in zip(tried, sizes)]
-    shown = [f"{_mib(size)} of staging, {_number(count)} output shard{'' if count == 1 else 's'}" for size, count in zip(sizes, shards)]
+    shown = [f"{_size(size)} of staging, {_number(count)} output shard{'' if count == 1 else 's'}" for size, count in zip(sizes, shards)]
     is_within = [case.budget_bytes is None or size <= case.budget_bytes for size in sizes]
     if is_within[0] and sizes[0] <= SMALL_BYTES:
-        return tried[0], f"{shown[0]}; below {_mib(SMALL_BYTES)} no memory is worth another pass"
+        return tried[0], f"{shown[0]}; up to {_size(SMALL_BYTES)} no memory is worth another pass"
     for one, is_small, count, said in zip(tried, is_within, shards, shown):
         if is_small and count <= MAX_SHARDS:
             before = [number for other, number in zip(tried, shards) if other.n_part < one.n_part]
@@ -218,7 +218,7 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
 
 
 def _bound(case: _Case) -> str:
-    return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {_mib(case.budget_bytes)}")
+    return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {_size(case.budget_bytes)}")
 
 
 def _numbers(case: _Case) -> range:
@@ -316,7 +316,7 @@ def _spelt(name: str, value: int | Full) -> str:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+    return f"{_number(Fraction(count))} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def _share(part: Fraction, whole: Fraction) -> str:
@@ -325,13 +325,14 @@ def _share(part: Fraction, whole: Fraction) -> str:
 
 
 def _number(x: Fraction) -> str:
-    """Three digits that count, or all before the point."""
-    return f"{float(x):.0f}" if x >= 100 else f"{float(x):.3g}"
+    """Three digits that count, or all before the point where they are not too many."""
+    shown = float(min(x, _HUGE))
+    return f"{shown:.0f}" if 100 <= shown < 10**6 else f"{shown:.3g}"
 
 
 def _time(us: Fraction) -> str:
     return f"{_number(us / 1000)} ms" if us >= 1000 else f"{_number(us)} us"
 
 
-def _mib(bytes: int) -> str:
-    return f"{_number(Fraction(bytes, _MIB))} MiB"
+def _size(bytes: int) -> str:
+    return f"{_number(Fraction(bytes, _MIB))} MiB" if bytes < 1024 * _MIB else f"{_number(Fraction(bytes, 1024 * _MIB))} GiB"
