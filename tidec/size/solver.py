@@ -335,4 +335,5 @@ def _time(us: Fraction) -> str:
 
 
 def _size(bytes: int) -> str:
-    return f"{_number(Fraction(bytes, _MIB))} MiB" if bytes < 1024 * _MIB else f"{_number(Fraction(bytes, 1024 * _MIB))} GiB"
+    unit, name = next((x for x in ((_MIB // 1024, "KiB"), (_MIB, "MiB")) if bytes < 1024 * x[0]), (1024 * _MIB, "GiB"))
+    return f"{_number(Fraction(bytes, unit))} {name}"
