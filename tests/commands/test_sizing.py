@@ -39,3 +39,13 @@ def test_compile_and_explain_say_what_decided_every_group(json_of, group, kept_p
     compiled, explained = json_of("compile", *asked, "--no-echo")[1]["knobs"], json_of("explain", *asked)[1]["knobs"]
     assert compiled == explained and len(compiled) == 2
     assert all(one["ctas_sum"] == {"value": 3, "why": "set", "set": True} and one["k"]["value"] == 2 for one in compiled)
+
+
+def test_what_rates_choose_changes_no_bit(json_of, group, kept_proofs, tmp_path):
+    model = group('{"groups": [{"name": "a", "params": [{"name": "w", "shape": [61, 4], "dtype": "bf16"}, {"name": "b", "shape": [7], "dtype": "bf16"}]}]}')
+    slow = tmp_path / "slow.json"
+    slow.write_text('{"nodes": 3, "lanes": 2, "nic_gbps": 0.000001, "wait_us": 0, "origin": "a rail on which everything but the wire is nothing"}')
+    (fast_knobs,), (slow_knobs,) = (json_of("explain", "--topo", topo, "--group", model)[1]["knobs"] for topo in ("3x2", slow))
+    assert (fast_knobs["chunks"]["value"], slow_knobs["chunks"]["value"]) == (1, 4)
+    found = [json_of("run", "--topo", topo, "--group", model, "--target", "python")[1]["groups"][0] for topo in ("3x2", slow)]
+    assert found[0] == found[1] and found[0]["reduce_scatter"]["bitwise_equal"] is True
