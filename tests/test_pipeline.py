@@ -13,12 +13,13 @@ import tidec
 from tidec import pipeline
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
-from tidec.inputs.knobs import default_knobs
+from tidec.inputs.knobs import default_knobs, parse_knobs
 from tidec.inputs.order import Event, Moment, Order
 from tidec.inputs.signature import read_groups
 from tidec.inputs.topology import Topology
 from tidec.plan.model_arena import Use
 from tidec.verify.obligation import Claim, Verdict
+from tidec.verify.step import Place
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = """\
@@ -62,7 +63,7 @@ def test_equal_groups_are_planned_once_and_programs_are_proved_once(tmp_path):
 def test_the_steps_are_told_in_their_order(tmp_path):
     names = []
     compiled(tmp_path / "b", watch=lambda name, value: names.append(name))
-    assert names == ["ask", "knobs", "program", "plan", "arena", "report", "proved", "source", "bundle"]
+    assert names == ["ask", "knobs", "program", "plan", "arena", "report", "proved", "step", "source", "bundle"]
 
 
 def test_a_store_that_knows_everything_leaves_nothing_to_prove(tmp_path, monkeypatch):
@@ -128,10 +129,12 @@ def test_an_arena_with_a_claim_that_does_not_hold_is_not_used(tmp_path, monkeypa
     assert {d.code for d in caught.value.diagnostics} == {"V402"} and not (tmp_path / "b").exists()
 
 
-def test_slot_reuse_is_refused(tmp_path):
+def test_a_step_that_is_refused_stops_the_compile(tmp_path, monkeypatch):
+    """As if the next all-gather went ahead of reads that a partial outbox puts off."""
+    monkeypatch.setattr(pipeline, "place_of", lambda mode, n_out: Place.AHEAD)
     with pytest.raises(TidecError) as caught:
-        compiled(tmp_path / "b", mode=Mode.SLOT_REUSE)
-    assert caught.value.diagnostics[0].code == "E004"
+        compiled(tmp_path / "b", mode=Mode.SLOT_REUSE, knobs=parse_knobs(("n_out=1", "k=1"), 2))
+    assert [d.code for d in caught.value.diagnostics] == ["V204"] and not (tmp_path / "b").exists()
 
 
 def test_the_public_names_are_those_of_their_rooms():

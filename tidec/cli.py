@@ -177,6 +177,7 @@ def _wide(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, width=110, max_help_position=28)
 
 
+_MODE = "in_place"
 _EPILOG = """\
 exit codes: 0 proved, 1 refuted, 2 usage or malformed input, 3 unknown, 4 a group keeps its stock collective,
 5 cache integrity or trust, 6 the environment does not meet what is asked
@@ -194,6 +195,11 @@ def _add_knobs(page: argparse.ArgumentParser, *, default: str = "nvls where the 
     page.add_argument("--capability", metavar="p2p|nvls", help=f"how data moves in a node (default: {default})")
 
 
+def _add_mode(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--mode", metavar="MODE", help="where gradients lie while they are reduced: in_place (default), where autograd left them, or slot_reuse, in the "
+                                                     "landing that their parameters have just left")
+
+
 def _add_order(page: argparse.ArgumentParser) -> None:
     page.add_argument("--order", metavar="FILE", help="in which order a step uses the groups, a tidec.order/1 file (default: FSDP2's own order)")
 
@@ -201,7 +207,7 @@ def _add_order(page: argparse.ArgumentParser) -> None:
 def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_asked(page)
     _add_knobs(page)
-    page.add_argument("--mode", metavar="MODE", default="in_place", help="where gradients lie while they are reduced (default and only one: in_place)")
+    _add_mode(page)
     page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80)")
     _add_order(page)
     page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
@@ -216,6 +222,8 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
 
 def _add_prove(page: argparse.ArgumentParser) -> None:
     page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs")
+    page.add_argument("--step", metavar="PLACE", help="instead: a step of backward with the next all-gather ahead of, or behind, the network phase of the reduce-scatter")
+    _add_mode(page)
     page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72")
     _add_knobs(page, default="p2p")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write kept proofs")
@@ -231,6 +239,7 @@ def _add_explain(page: argparse.ArgumentParser) -> None:
     page.add_argument("what", nargs="?", metavar="BUNDLE|CODE|WORD", help="a bundle's folder, a code such as V104, or a knob or another word of the glossary, such as W")
     _add_asked(page, is_required=False)
     _add_knobs(page)
+    _add_mode(page)
     _add_order(page)
 
 
@@ -238,6 +247,7 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     page.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: --topo and --group are compiled into the cache)")
     _add_asked(page, is_required=False)
     _add_knobs(page)
+    _add_mode(page)
     page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders), host (default: a process a rank) or loopback (all "
                                                                            "ranks on one GPU) or nccl (a GPU a rank, one node)")
     page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
@@ -289,7 +299,7 @@ def _add_doctor(page: argparse.ArgumentParser) -> None:
 def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.compile import run
 
-    return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode, budget=options.budget,
+    return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode or _MODE, budget=options.budget,
                target=options.target, is_stock_ok=options.stock_ok, is_echoed=not options.no_echo, out=options.o, is_forced=options.force, dump=options.dump,
                cache=None if options.no_cache else _cache(environment), order=options.order)
 
@@ -298,7 +308,7 @@ def _prove(options: argparse.Namespace, environment: Mapping[str, str]) -> Answe
     from tidec.commands.prove import run
 
     return run(schedule=options.schedule, lanes=options.lanes, settings=tuple(options.set), capability=options.capability,
-               is_sweep=options.paper_sweep, cache=None if options.no_cache else _cache(environment))
+               is_sweep=options.paper_sweep, cache=None if options.no_cache else _cache(environment), step=options.step, mode=options.mode)
 
 
 def _verify(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
@@ -310,7 +320,8 @@ def _verify(options: argparse.Namespace, environment: Mapping[str, str]) -> Answ
 def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.explain import run
 
-    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, order=options.order)
+    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode or _MODE,
+               order=options.order)
 
 
 def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
@@ -324,7 +335,7 @@ def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) ->
 
     return run(bundle=options.bundle, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, target=options.target,
                calls=options.calls, seed=options.seed, seeds=options.seeds, data=options.data, alpha=options.alpha, accumulate=options.accumulate,
-               is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment))
+               is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment), mode=options.mode)
 
 
 def _capture(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:

@@ -7,13 +7,15 @@ Each step is a function from one frozen type to the next, and stands in a room o
     Plan      what each rank does: every byte placed, still folded       plan/
     Report    why it is right, for every node count                      verify/
     Proved    a plan all of whose claims are proved                      verify/certificate.py
+    Stepped   that both collectives go together in backward              verify/step.py
     Bundle    how it is spelt: C++, CUDA, plans and certificates         emit/
     Echo      that the compiled program issues what was proved           build/
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from tidec.build.compile import check_echo
@@ -38,17 +40,20 @@ from tidec.plan.lower import lower, schedule_call
 from tidec.plan.model_arena import ModelArena, lay_model_arena, need_of
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program
+from tidec.schedule.program import digest as program_digest
 from tidec.size.peak import System, held_by, peak
 from tidec.size.solver import Choice, choose
 from tidec.verify.budget import model_claims, premise_refusal
 from tidec.verify.certificate import certify
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import NoStore, Report, Store, prove
+from tidec.verify.step import Place, place_of, prove_step, step_of
 
 DEFAULT_BUDGET_BYTES = 80 * 2**30
 NO_STORE = NoStore()
 Watch = Callable[[str, object], None]
 Key = tuple[str, Collective]
+Call = tuple[str, tuple[tuple[str, object], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +65,29 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Stepped:
+    """That two programs, by digest, go together in a step of backward, with the next all-gather at that place."""
+
+    gather: str
+    reduce: str
+    place: Place
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """What came of every group of the file, in its order, and where the bundle is.
 
     choices: the knobs of each group, and what decided them.
     outcomes: for each group both collectives, in the order of `Collective`: a plan, or why the stock one stays.
-    reports: one a class of programs.  arena: that of all groups together.  echo: `None` = the echo was not asked for.
+    reports: one a class of programs.  steps: one a pair of them, an all-gather and a reduce-scatter.  arena: that of all groups together.  echo: `None` = the echo was not asked for.
     """
 
     groups: tuple[Group, ...]
     choices: tuple[Choice, ...]
     outcomes: tuple[tuple[Planned | StockCause, ...], ...]
     reports: tuple[Report, ...]
+    steps: tuple[Stepped, ...]
     arena: ModelArena
     bundle: Bundle
     echo: EchoReport | None
@@ -100,7 +116,6 @@ def compile(
     Raises P005, P006, P013 for what cannot be planned; V101..V205, V901, V902 for claims that do not hold; V401, V402; V501; C001, C002, C003, E003.
     """
     assert out is not None or cache is not None
-    _check_built(mode)
     if out is not None:
         check_free(out, is_forced=is_forced)
 
@@ -135,6 +150,8 @@ def compile(
             raise _premise_fails(programs[calls[key]], plan)
     proved = tuple(certify(plan, reports[calls[key]]) for key, plan in plans.items())
     watch("proved", proved)
+    steps = _steps(programs, calls, mode, store)
+    watch("step", steps)
 
     # How it is spelt, and whether the compiled program issues what was proved.
     sources = render(proved)
@@ -162,7 +179,7 @@ def compile(
         return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
 
     outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
-    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), arena, bundle, echo, warnings)
+    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), steps, arena, bundle, echo, warnings)
 
 
 def _choices(topology: Topology, signature: Signature, knobs: Knobs | Settings, mode: Mode, budget_bytes: int | None) -> tuple[Choice, ...]:
@@ -187,10 +204,21 @@ def _named(plan: Plan, key: Key, asks: tuple[Ask, ...]) -> Plan:
     return replace(plan, groups=tuple(dict.fromkeys(ask.group.name for ask in asks if _key(ask, key[1]) == key)))
 
 
-def _check_built(mode: Mode) -> None:
-    if mode is Mode.SLOT_REUSE:
-        raise TidecError(Diagnostic("E004", "mode slot_reuse is not built yet", reason="plans of this version read gradients where autograd left them",
-                                    help="leave --mode out, or write --mode in_place"))
+def _steps(programs: Mapping[Call, Program], calls: Mapping[Key, Call], mode: Mode, store: Store) -> tuple[Stepped, ...]:
+    """Every all-gather of the model with every reduce-scatter, since a group's next neighbour may be any other, proved to go together in a step.
+
+    Raises V107, V201..V204 where they do not, V901, V902.
+    """
+    gathers, reduces = (tuple(dict.fromkeys(call for (_, own), call in calls.items() if own is collective)) for collective in Collective)
+    found = []
+    for gather, reduce in product(gathers, reduces):
+        place = place_of(mode, dict(reduce[1])["n_out"])
+        report = prove_step(step_of(programs[gather], programs[reduce], mode=mode, place=place), with_premises=True, store=store)
+        bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
+        if bad:
+            raise TidecError(*bad)
+        found.append(Stepped(program_digest(programs[gather]), program_digest(programs[reduce]), place, report))
+    return tuple(found)
 
 
 def plan_arena(signature: Signature, plans: Sequence[Sequence[Plan | None]], *, mode: Mode, order: Order | None = None) -> ModelArena:

@@ -1,21 +1,20 @@
 """One step of backward: a reduce-scatter in its two phases, and the all-gather that lands next where its gradients may lie.
 
-M nodes, L lanes, n node, j lane, e call, p part, t target node, i lane that a row is for. Calls are numbered so that all-gather e comes with reduce-scatter e
-and lands in bank e % 2; reduce-scatter e takes the gradients of the parameters of all-gather e - 2, which lay in that bank.
-A use of a landing is (call, what): 0 gradients, 1 parameters. Paper sections 5.1 to 5.3, Algorithm 1.
+M nodes, L lanes, e call. Calls are numbered so that all-gather e comes with reduce-scatter e and lands in bank e % 2; reduce-scatter e takes the gradients of
+the parameters of all-gather e - 2, which lay in that bank. A use of a landing is (call, what): 0 gradients, 1 parameters.
+Paper sections 5.1 to 5.3, Algorithm 1.
 """
 from tidec.schedule.idioms import ALL, Block
 
 
 def backward(s, *, slot_reuse, ahead):
     M, L = s.nodes, s.lanes
-    (n, j), e = s.here, s.call
+    e = s.call
     filled, consumed = s.flag("filled"), s.flag("consumed")    # the gradients are where they are read; they have been read
 
-    if slot_reuse:                                             # the gradients lie where the layer's parameters did, in the same geometry
+    if slot_reuse:                                             # each lies anywhere in the bank: groups of other shapes land there too
         land = s.gather.buffer("land")
-        s.reduce.lies("grad", lambda p, t, *_: land[e % 2, t, ALL].of(0))
-        s.reduce.lies("rows", lambda p, i, *_: land[e % 2, n, i].of(0))
+        for name in ("grad", "rows"): s.reduce.lies(name, land[e % 2, ALL, ALL].of(0))
         grads = s.input("grads", Block.PLACED, node=M, lane=L, holds=lambda m, i: (m, i))
 
     def gather():

@@ -31,7 +31,6 @@ def stable(text):
 
 
 USAGE = {
-    "slot-reuse": (6, ["--mode", "slot_reuse"]),
     "no-such-mode": (2, ["--mode", "sideways"]),
     "no-such-target": (2, ["--target", "tpu"]),
     "no-place": (2, ["--no-cache"]),
@@ -53,6 +52,25 @@ def test_a_compile_reads(told, golden, group):
     text = told("compile", "--topo", "8x8", "--group", "examples/llama70b.json", "--no-echo")
     golden("cli/compile.txt", stable(text))
     golden("cli/compile-stock.txt", stable(told("compile", "--topo", "4x2", "--group", group(MIXED), "--no-echo")))
+
+
+def test_a_compile_with_gradients_in_landings_reads(told, golden, group):
+    """At 8 nodes and k = 2 two rounds are fewer than all blocks: reads go on in the network phase, and the next all-gather is issued behind it."""
+    golden("cli/compile-slot-reuse.txt", stable(told("compile", "--topo", "8x2", "--group", group(MIXED), "--no-echo", "--mode", "slot_reuse")))
+
+
+def test_a_mode_is_kept_in_the_bundle_and_checked_again(json_of, group, tmp_path):
+    options = ("--topo", "8x2", "--group", group(SMALL), "--no-echo")
+    _, reused = json_of("compile", *options, "--mode", "slot_reuse", "-o", tmp_path / "reused")
+    _, in_place = json_of("compile", *options, "-o", tmp_path / "in_place")
+    (behind,), (ahead,) = reused["steps"], in_place["steps"]
+    assert (behind["place"], ahead["place"], behind["verdict"], ahead["verdict"]) == ("behind", "ahead", "proved", "proved")
+    assert behind["claims"]["proved"] > 50 and behind["claims"]["refuted"] == 0 and behind["all_gather"] == ahead["all_gather"]
+    assert json.loads((tmp_path / "reused" / "ask.json").read_text())["mode"] == "slot_reuse"
+    arenas = [content["groups"][0]["reduce_scatter"]["arena_bytes"] for content in (reused, in_place)]
+    assert arenas[0] < arenas[1]
+    code, content = json_of("verify", tmp_path / "reused")
+    assert (code, content["verdict"]) == (0, "proved")
 
 
 def test_the_last_line_is_where_the_bundle_is(told, group, tmp_path):
@@ -174,8 +192,9 @@ def test_the_json_has_the_arena_of_the_model_for_an_order_of_use(json_of, told, 
 
 def test_dump_writes_what_each_step_made(told, group, tmp_path):
     told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps")
-    names = ["1-ask.json", "2-knobs.json", "3-program.txt", "4-plan.json", "5-arena.json", "6-report.json", "7-proved.json", "8-source.txt", "9-bundle.json"]
-    assert sorted(p.name for p in (tmp_path / "steps").iterdir()) == names
+    names = ["1-ask.json", "2-knobs.json", "3-program.txt", "4-plan.json", "5-arena.json", "6-report.json", "7-proved.json", "8-step.json", "9-source.txt",
+             "10-bundle.json"]
+    assert sorted(p.name for p in (tmp_path / "steps").iterdir()) == sorted(names)
     assert json.loads((tmp_path / "steps" / "2-knobs.json").read_text())[0]["knobs"]["W"] == 2
     assert "for c in " in (tmp_path / "steps" / "3-program.txt").read_text()
     assert told("compile", "--topo", "2x2", "--group", group(SMALL), "--no-echo", "--dump", tmp_path / "steps").endswith("exit 2\n")

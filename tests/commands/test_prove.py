@@ -13,6 +13,27 @@ def test_a_refusal_reads(told, golden):
     golden("cli/prove-refuted.txt", text)
 
 
+def test_a_step_that_is_refused_reads(told, golden):
+    text = told("prove", "--step", "ahead", "--mode", "slot_reuse", "--lanes", "2")
+    text = re.sub(r"^(V\d{3} [a-z-]+) .*$", r"\1 ...", re.sub(r"\d+( proved, 1 refuted of )\d+", r"...\1...", text), flags=re.M)
+    golden("cli/prove-step.txt", text)
+    assert text.endswith("exit 1\n") and "error[V204" in text
+
+
+def test_a_step_takes_of_the_settings_what_each_collective_has(json_of):
+    code, content = json_of("prove", "--step", "behind", "--mode", "slot_reuse", "--lanes", "2", "--set", "cast=1", "--set", "k=1")
+    assert (code, content["verdict"], content["step"], content["mode"]) == (0, "proved", "behind", "slot_reuse")
+    assert {k: content["knobs"][k] for k in ("cast", "k", "n_out", "W")} == {"cast": True, "k": 1, "n_out": 2, "W": 2}
+    assert json_of("prove", "--step", "behind", "--mode", "slot_reuse", "--lanes", "2", "--set", "cast=1", "--set", "k=1")[1]["from_store"]
+    assert json_of("prove", "--step", "ahead", "--lanes", "2")[1]["knobs"]["n_out"] == "full"
+
+
+def test_a_step_and_a_schedule_do_not_go_together(told, golden):
+    golden("cli/usage-prove-step.txt", "\n".join((
+        told("prove", "--step", "ahead", "--schedule", "tide_ag", "--lanes", "2"), told("prove", "--step", "between", "--lanes", "2"),
+        told("prove", "--schedule", "tide_ag", "--mode", "in_place", "--lanes", "2"))))
+
+
 def test_the_table_counts_claims_by_code_and_verdict():
     claims = [Claim("V201", "x", "every M >= 2", Verdict.PROVED, 0.25), Claim("V104", "y", "every M >= 2", Verdict.REFUTED, 0.5),
               Claim("V201", "z", "every M >= 2", Verdict.UNKNOWN, 1.0)]

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conform_cases import GATHER, Case, few, many, reduce
+from conform_cases import AWKWARD, GATHER, Case, few, many, reduce
 
-from tidec.inputs.signature import Dtype
+from tidec.inputs.ask import Ask, Collective, Mode
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import read_settings
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import parse_topology
 from tidec.interpret.bits import Given, Outputs, carry_out
 from tidec.plan.ir import Plan
-from tidec.run.compare import first_difference, max_error_ulps
+from tidec.plan.lower import lower
+from tidec.run.compare import digest, first_difference, max_error_ulps
 from tidec.run.host import HostJob, run_host
 from tidec.run.made import Kind, make
+from tidec.size.solver import choose
 
+IN_PLACE, SLOT_REUSE = Mode
 CALLS, SEEDS = 5, 3
 Target = Callable[[Path, Plan, Given, dict], Outputs]
 
@@ -56,6 +63,44 @@ def test_a_target_gives_the_reference_bits(name, hosted):
     library = hosted([c.plan for c in cases])
     for i, case in enumerate(cases):
         conform(case, TARGETS[name], library, accumulate=i % 2 == 1, alpha=0.3)
+
+
+# Modes and knobs of one topology under which sums keep their order. With one lane passes do too; with several they move sub-slices to other lanes.
+ALIKE = {
+    "5x2": ((IN_PLACE, ()), (SLOT_REUSE, ("k=1",)), (IN_PLACE, ("n_stg=1", "chunks=4")), (SLOT_REUSE, ("stripes=3", "chunks=6", "n_out=2"))),
+    "3x1": ((IN_PLACE, ()), (SLOT_REUSE, ("n_part=3", "chunks=2"))),
+}
+
+
+def chosen(topo: str, mode: Mode, settings: tuple[str, ...]) -> Plan:
+    """The reduce-scatter that is planned in that mode where so much is set."""
+    topology = parse_topology(topo)
+    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, Dtype.BF16) for i, shape in enumerate(AWKWARD)))
+    knobs = choose(topology, group, mode=mode, settings=read_settings(settings, topology.lanes)).knobs
+    return lower(Ask(topology, group, Lowering.P2P, knobs, mode), Collective.REDUCE_SCATTER)
+
+
+def test_both_modes_and_all_knobs_that_keep_the_grouping_give_one_digest(hosted):
+    plans = {topo: [chosen(topo, *one) for one in ways] for topo, ways in ALIKE.items()}
+    library = hosted([p for ways in plans.values() for p in ways])
+    found: dict[str, set[str]] = {}
+    for topo, ways in plans.items():
+        assert len({p.digest for p in ways}) == len(ways)
+        digests = found[topo] = set()
+        for i, plan in enumerate(ways):
+            given = make(plan, calls=CALLS, seed=11, is_poisoned=True)
+            digests.add(digest(plan, carry_out(plan, given, alpha=0.3, is_poisoned=True)))
+            job = HostJob(library, plan, given, alpha=0.3, is_poisoned=True, first_seed=1, num_seeds=SEEDS, is_in_process=i > 0, sum_ctas=1 + i, land_ctas=3)
+            digests.add(digest(plan, run_host(job).outputs))
+        assert len(digests) == 1, topo
+    other = chosen("5x2", IN_PLACE, ("W=1",))
+    assert digest(other, carry_out(other, make(other, calls=CALLS, seed=11), is_poisoned=True), alpha=0.3, is_poisoned=True)) not in found["5x2"], "a wave of another width adds in another order"
+
+
+def test_the_outbox_of_slot_reuse_is_partial_and_takes_less():
+    full, partial = chosen("5x2", IN_PLACE, ("k=1",)), chosen("5x2", SLOT_REUSE, ("k=1",))
+    assert dict(full.program.knobs)["n_out"] == "full" and dict(partial.program.knobs)["n_out"] == 2
+    assert full.arena.staging_bytes - partial.arena.staging_bytes == 2 * (4 - 2) * next(r.strides[1] for r in full.arena.regions if r.buffer == "outbox") > 0
 
 
 def test_nan_infinities_and_minus_zero_give_what_an_fp32_sum_gives(hosted):

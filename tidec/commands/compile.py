@@ -18,6 +18,7 @@ from tidec.inputs.ask import Collective, read_mode
 from tidec.inputs.document import given_path
 from tidec.inputs.order import load_order
 from tidec.pipeline import NO_STORE, Compiled, Planned, compile
+from tidec.verify.step import Place
 
 _DIGEST_SHOWN = 12
 
@@ -108,9 +109,22 @@ def _account(compiled: Compiled, clock: _Clock, seconds: float) -> list[str]:
     each = ", each" if len(compiled.plans) > 1 else ","
     return [
         f"{count_text(len(compiled.plans), 'plan')} of {count_text(len(reports), 'program')}{each} proved for every node count{_condition(compiled)} ({claims}{kept})",
+        *_steps_text(compiled),
         _echo_text(compiled),
         took,
     ]
+
+
+def _steps_text(compiled: Compiled) -> list[str]:
+    """A line a place: where the next all-gather of a step is issued, and what is proved of that."""
+    lines = []
+    for place in Place:
+        steps = [s for s in compiled.steps if s.place is place]
+        if steps:
+            where = "ahead of the network phase" if place is Place.AHEAD else "behind the network phase"
+            pairs = f" of {count_text(len(steps), 'pair')} of programs" if len(compiled.steps) > 1 else ""
+            lines.append(f"the next all-gather{pairs} may be issued {where} ({sum(len(s.report.claims) for s in steps):,} claims across both collectives)")
+    return lines
 
 
 def _condition(compiled: Compiled) -> str:
@@ -144,6 +158,8 @@ def _fields(asked: Asked, compiled: Compiled, clock: _Clock, seconds: float) -> 
         "topology": str(asked.topology), "lowering": asked.lowering.value, "groups": groups, "plans": len(compiled.plans), "proofs": len(compiled.reports),
         "proofs_from_store": sum(r.from_store for r in compiled.reports),
         "echo": {"checked": False} if e is None else {"checked": True, "ranks": e.ranks_covered, "steps": e.steps, "digest": e.digest},
+        "steps": [{"place": s.place.value, "all_gather": s.gather, "reduce_scatter": s.reduce, "verdict": s.report.verdict.value,
+                   "claims": dict(s.report.counts()), "from_store": s.report.from_store} for s in compiled.steps],
         "knobs": [choice_fields(choice) for choice in compiled.choices],
         "arena": arena_fields(compiled.arena, separate_bytes=_separate_bytes(compiled)),
         "warnings": [str(w) for w in compiled.warnings], "steps_seconds": {name: round(t, 4) for name, t in clock.seconds.items()}, "seconds": round(seconds, 3),

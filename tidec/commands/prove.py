@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from collections.abc import Mapping
 
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.proofs import ProofStore, open_proofs
@@ -10,37 +10,67 @@ from tidec.commands.answer import Answer
 from tidec.commands.asking import read_count
 from tidec.commands.tell import table
 from tidec.errors import CODES, Diagnostic, Exit, TidecError
+from tidec.inputs.ask import Mode, read_mode
 from tidec.inputs.capability import Lowering, choose_lowering
+from tidec.inputs.document import quoted
 from tidec.inputs.knobs import Knobs, num_chunks, parse_knobs
 from tidec.inputs.topology import MAX_LANES, Topology
-from tidec.schedule.catalog import function, names, traced
+from tidec.schedule.catalog import STEP, function, names, traced
 from tidec.verify.obligation import Claim, Verdict
-from tidec.verify.prove import NoStore, Report, prove
+from tidec.verify.prove import NoStore, Report, Store, prove
+from tidec.verify.step import Place, Step, prove_step, step_of
 
 _EXITS = {Verdict.PROVED: Exit.OK, Verdict.REFUTED: Exit.REFUTED, Verdict.VACUOUS: Exit.REFUTED, Verdict.UNKNOWN: Exit.UNKNOWN}
 _MAX_MESSAGES = 3
+_UNTOLD = ("multicast", "ahead", "slot_reuse")      # knobs that other words of an answer say
 
 
 def run(
-    *, schedule: str | None, lanes: str | None, settings: tuple[str, ...], capability: str | None, is_sweep: bool, cache: Cache | None,
+    *, schedule: str | None, lanes: str | None, settings: tuple[str, ...], capability: str | None, is_sweep: bool, cache: Cache | None, step: str | None = None,
+    mode: str | None = None,
 ) -> Answer:
     """Exit 0 proved, 1 refuted or vacuous, 3 unknown. cache: `None` = proofs are neither read nor kept; others: `None` = not given."""
     if is_sweep:
-        if schedule is not None or lanes is not None or settings or capability is not None:
+        if schedule is not None or lanes is not None or settings or capability is not None or step is not None or mode is not None:
             raise TidecError(Diagnostic("P001", "--paper-sweep takes no other options", reason="the paper fixes L = 8, M in 2..1024 and W in 1..8",
                                         help="run tidec prove --paper-sweep"))
         return _sweep()
-    if schedule is None or lanes is None:
-        raise TidecError(Diagnostic("P001", "prove needs --schedule and --lanes, or --paper-sweep", help=f"the schedules are {', '.join(names())}"))
+    if (schedule is None) is (step is None) or lanes is None:
+        raise TidecError(Diagnostic("P001", "prove needs --lanes and either --schedule or --step, or --paper-sweep", help=f"the schedules are {', '.join(names())}"))
+    if step is None and mode is not None:
+        raise TidecError(Diagnostic("P001", f"schedule {schedule} is the same in every mode", help="leave --mode out, or prove a step with --step"))
     num_lanes = read_count(lanes, option="--lanes", low=1, high=MAX_LANES)
     lowering = choose_lowering(Topology(1, num_lanes), capability)
+    store = NoStore() if cache is None else open_proofs(cache, prover_identity())
+    if step is not None:
+        place, own = _place(step), read_mode(mode or Mode.IN_PLACE.value)
+        one = _step(settings, num_lanes, lowering, place, own)
+        report = prove_step(one, store=store)
+        return _answer(STEP, num_lanes, lowering, one.several.knobs, report, store, f"the next all-gather {place.value}, {own.value}",
+                       {"step": place.value, "mode": own.value})
     arguments = _arguments(schedule, settings, num_lanes, lowering)
     if capability is not None and "multicast" not in arguments:
         raise TidecError(Diagnostic("P001", f"schedule {schedule} is the same for every capability", help="leave --capability out"))
     program = traced(schedule, num_lanes, **arguments)
-    store = NoStore() if cache is None else open_proofs(cache, prover_identity())
-    report = prove(program, store=store)
-    return _answer(schedule, num_lanes, lowering, program.knobs, report, store.notes if isinstance(store, ProofStore) else [])
+    return _answer(schedule, num_lanes, lowering, program.knobs, prove(program, store=store), store)
+
+
+def _place(text: str) -> Place:
+    for place in Place:
+        if text == place.value:
+            return place
+    raise TidecError(Diagnostic("P001", f"there is no place {quoted(text)} for an all-gather", help="write --step ahead or --step behind (of the network phase)"))
+
+
+def _step(settings: tuple[str, ...], lanes: int, lowering: Lowering, place: Place, mode: Mode) -> Step:
+    """The step of both shipped collectives; each takes of the settings what it has. Without one, the outbox is that of the mode for many nodes (eq. 9)."""
+    knobs, is_set = parse_knobs(settings, lanes), {setting.partition("=")[0] for setting in settings}
+    if mode is Mode.SLOT_REUSE and "n_out" not in is_set:
+        settings = (*settings, f"n_out={2 * min(knobs.k, knobs.W)}")
+    gather = tuple(s for s in settings if s.partition("=")[0] == "cast")
+    reduce = tuple(s for s in settings if s not in gather)
+    parts = (traced(name, lanes, **_arguments(name, own, lanes, lowering)) for name, own in (("tide_ag", gather), ("tide_rs", reduce)))
+    return step_of(*parts, mode=mode, place=place)
 
 
 def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: Lowering) -> dict[str, object]:
@@ -60,12 +90,13 @@ def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: L
     return values | ({"multicast": lowering is Lowering.NVLS} if any(p.name == "multicast" for p in wanted) else {})
 
 
-def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report: Report, notes: list[Diagnostic]) -> Answer:
+def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report: Report, store: Store, about: str = "", more: Mapping[str, str] = {}) -> Answer:
     claims = [_claim_fields(c) for c in report.claims]
-    fields = {"schedule": schedule, "lanes": lanes, "lowering": lowering.value, "knobs": dict(knobs), "verdict": report.verdict.value,
+    fields = {"schedule": schedule, "lanes": lanes, "lowering": lowering.value, "knobs": dict(knobs), **more, "verdict": report.verdict.value,
               "counts": dict(report.counts()), "seconds": round(report.seconds, 3), "from_store": report.from_store, "claims": claims}
-    spelt = " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in knobs if name != "multicast")
-    head = f"{schedule} at {lanes} lane{'' if lanes == 1 else 's'}, {lowering.value}{', ' if spelt else ''}{spelt}"
+    spelt = " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in knobs if name not in _UNTOLD)
+    head = ", ".join(x for x in (f"{schedule} at {lanes} lane{'' if lanes == 1 else 's'}", lowering.value, about, spelt) if x)
+    notes = store.notes if isinstance(store, ProofStore) else []
     counts = {word: n for word, n in report.counts().items() if n}
     said = f"all {len(report.claims):,}" if len(counts) == 1 else f"{', '.join(f'{n:,} {word}' for word, n in counts.items())} of {len(report.claims):,}"
     how = "known from the proof store" if report.from_store else f"in {report.seconds:.2f} s"

@@ -18,7 +18,7 @@ from tidec.emit.bundle import Bundle, read_bundle
 from tidec.emit.manifest import Ctas
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
-from tidec.inputs.ask import Collective, StockCause
+from tidec.inputs.ask import Collective, Mode, StockCause, read_mode
 from tidec.inputs.document import given_path, quoted
 from tidec.interpret.bits import Outputs, carry_out
 from tidec.pipeline import compile
@@ -59,7 +59,7 @@ class Ran:
 
 def run(
     *, bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, target: str, calls: str, seed: str, seeds: str,
-    data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None, cache: Cache,
+    data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None, cache: Cache, mode: str | None = None,
 ) -> Answer:
     """Exit 0 where every plan gives the reference's bits, 1 where one does not or stops; a group that keeps a stock collective is only named.
 
@@ -69,7 +69,7 @@ def run(
     row = check_target(asking.target)
     if not (row.has_library or row.name == "python"):
         raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host, loopback or nccl"))
-    made = _bundle(bundle, topo, group, settings, capability, cache, asking.target if row.has_library else None)
+    made = _bundle(bundle, topo, group, settings, capability, mode, cache, asking.target if row.has_library else None)
     library = _library(made.path, asking.target, cache) if row.has_library else None
     ran = {stem: _run(plan, ctas, library, asking) for stem, plan, ctas in zip(made.stems, made.plans, made.ctas)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
@@ -106,9 +106,10 @@ def _seconds(text: str) -> float:
 
 
 def _bundle(
-    bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, cache: Cache, target: str | None,
+    bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str | None, cache: Cache,
+    target: str | None,
 ) -> Bundle:
-    if bundle is not None and (topo or group or settings or capability):
+    if bundle is not None and (topo or group or settings or capability or mode):
         raise TidecError(Diagnostic("P001", "a bundle is given, and inputs to compile too", help="give a bundle, or --topo and --group"))
     if bundle is not None:
         return read_bundle(given_path(bundle, what="the bundle"))
@@ -116,8 +117,8 @@ def _bundle(
         raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     store = open_proofs(cache, prover_identity())
-    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, cache=cache, store=store, is_echoed=target is not None,
-                   target=target).bundle
+    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=read_mode(mode or Mode.IN_PLACE.value), cache=cache,
+                   store=store, is_echoed=target is not None, target=target).bundle
 
 
 def _library(bundle: Path, target: str, cache: Cache) -> Path:

@@ -51,7 +51,7 @@ class Part:
     prefix: str
     inputs: frozenset[str] = frozenset()
     shared: dict[str, BufferName] = field(default_factory=dict)
-    moved: dict[str, Callable[..., CellRef]] = field(default_factory=dict)
+    moved: dict[str, CellRef] = field(default_factory=dict)
 
     @property
     def walk(self) -> tuple[Item, ...]:
@@ -81,8 +81,8 @@ class Part:
         self.shared[own.name] = BufferName(replace(own, per=(*own.per, PHASE), found=()))
         return self.shared[own.name]
 
-    def lies(self, name: str, where: Callable[..., CellRef]) -> None:
-        """The part's input of that name lies in another buffer: `where` gives the blocks that hold the block with these indices. A branch may not have it."""
+    def lies(self, name: str, where: CellRef) -> None:
+        """The part's input of that name lies in these blocks of another buffer, each of its own blocks in any of them. A branch may not have it."""
         if name not in self.inputs:
             raise ScheduleError(f"{self.prefix.rstrip('_')} has no input {name}")
         self.moved[self.prefix + name] = where
@@ -108,7 +108,7 @@ class Step(Schedule):
             if c.buffer in shared:
                 return replace(c, use=(*c.use, 1))
             if c.buffer in moved:
-                return replace(self._cell(moved[c.buffer](*c.key)), node=c.node, lane=c.lane, call=c.call)
+                return replace(self._cell(moved[c.buffer]), node=c.node, lane=c.lane, call=c.call)
             return c
 
         def op(x: Op) -> Op:

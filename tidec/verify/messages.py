@@ -65,6 +65,8 @@ def _help(asked: str, code: str, program: Program) -> str:
         divisors = [str(w) for w in range(1, program.lanes + 1) if program.lanes % w == 0]
         good = f"W must divide the lane count: {', '.join(divisors[:-1])}{' or ' if divisors[:-1] else ''}{divisors[-1]}"
         return f"{good};  compile also takes W = {width} where {' and '.join(text(p) for p in program.premises)}" if program.premises else good
+    if asked == "V204" and dict(program.knobs).get("ahead"):
+        return "issue the all-gather behind the network phase, or let all gradients be read before it (n_out=full)"
     if asked in ("V107", "V201", "V205") and (name := _unheard(program)):
         return f'let somebody await the flag "{name}": it is raised, and nobody does'
     return _HELP.get(code, _HELP.get(asked, ""))

@@ -102,7 +102,7 @@ def _check_topology(ask: dict) -> None:
     nodes, lanes = topology["nodes"], topology["lanes"]
     fits = (
         ask.keys() == {"schema", "lowering", "mode", "groups", "topology"} and ask["schema"] == ASK_SCHEMA and ask["lowering"] in ("p2p", "nvls")
-        and ask["mode"] == "in_place" and topology.keys() in (_TOPOLOGY, _TOPOLOGY | {"nic_traffic_class"}) and type(topology["multicast"]) is bool
+        and ask["mode"] in ("in_place", "slot_reuse") and topology.keys() in (_TOPOLOGY, _TOPOLOGY | {"nic_traffic_class"}) and type(topology["multicast"]) is bool
         and type(nodes) is type(lanes) is int and 1 <= nodes and 1 <= lanes <= MAX_LANES and nodes * lanes <= MAX_RANKS
         and len(topology["rails"]) == lanes and all(type(rail) is int and 0 <= rail <= 65535 for rail in topology["rails"]) and bool(ask["groups"])
         and _is_class(topology.get("nic_traffic_class", 0))
