@@ -1,4 +1,6 @@
 """The public names do from Python what the commands do."""
+import json
+
 import pytest
 
 import tidec
@@ -15,6 +17,14 @@ def test_a_bundle_is_compiled_loaded_and_stepped_through(tmp_path):
     assert [dict(p.knobs).get("W") for p in read.plans] == [None, 1]
     kinds = {step.kind.value for step in read.plans[1].steps(0)}
     assert {"copy", "sum", "put", "land"} <= kinds
+
+
+def test_gradients_in_landings_are_a_mode_of_its_own(tmp_path):
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    tidec.compile("3x1", tmp_path / "g.json", out=tmp_path / "bundle", mode="slot_reuse", is_echoed=False)
+    assert json.loads((tmp_path / "bundle" / "ask.json").read_text())["mode"] == "slot_reuse"
+    with pytest.raises(TidecError, match="there is no mode"):
+        tidec.compile("3x1", tmp_path / "g.json", out=tmp_path / "b", mode="sideways")
 
 
 def test_what_the_command_refuses_is_refused_here(tmp_path):

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 def compile(
     topo: str | Topology, group: str | os.PathLike[str] | Signature, *, out: str | os.PathLike[str], knobs: Mapping[str, int | str] = {},
-    capability: str | None = None, is_forced: bool = False, is_echoed: bool = True,
+    capability: str | None = None, mode: str = "in_place", is_forced: bool = False, is_echoed: bool = True,
 ) -> Bundle:
     """Plan, prove and emit both collectives of every group; the bundle is written to `out`.
 
     topo: "8x8" or a topology file.  group: a group file.  knobs: as in `--set`, for example {"W": 4, "n_out": "full"}.
-    capability: "p2p" or "nvls"; `None` = what the topology says.  is_forced: a bundle that stands at `out` is replaced.
+    capability: "p2p" or "nvls"; `None` = what the topology says.  mode: "in_place" or "slot_reuse", as in `install`.
+    is_forced: a bundle that stands at `out` is replaced.
     Guaranteed: every plan of the bundle is proved, and with `is_echoed` the compiled program issues exactly its ops.
     Raises TidecError with the diagnostics that the command would print.
     """
@@ -39,7 +40,7 @@ def compile(
     signature = group if isinstance(group, Signature) else load_groups(os.fspath(group))
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
     return pipeline.compile(
-        topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability),
+        topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability), mode=read_mode(mode),
         out=given_path(os.fspath(out), what="out"), is_forced=is_forced, is_echoed=is_echoed,
     ).bundle
 
@@ -78,7 +79,7 @@ def install(
         try:
             store = open_proofs(cache, prover_identity())
             return pipeline.compile(
-                topology, signature, lowering=choose_lowering(topology, None), cache=cache, store=store, target=name).bundle.path
+                topology, signature, lowering=choose_lowering(topology, None), mode=read_mode(mode), cache=cache, store=store, target=name).bundle.path
         except ModuleNotFoundError as problem:
             raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
                                         help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
