@@ -245,7 +245,7 @@ def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, b
         "V401", f"the arena of {quoted(signature.source_name)} needs {_gib(arena.bytes)}",
         reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
                f"takes {_gib(largest.bytes)}; stock FSDP2 takes {_gib(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
-        help="shard smaller groups, leave groups to stock, or set fewer outbox blocks (n_out) or more passes (n_part); tidec explain shows what takes how much",
+        help=f"shard smaller groups{', use --mode slot_reuse' if arena.mode is Mode.IN_PLACE else ''}, or set more passes (n_part); tidec explain shows what takes how much",
         level=Level.ERROR if budget_bytes else Level.WARNING)
     if budget_bytes:
         raise TidecError(over)
