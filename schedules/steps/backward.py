@@ -14,7 +14,7 @@ def backward(s, *, slot_reuse, ahead):
 
     if slot_reuse:                                             # each lies anywhere in the bank: groups of other shapes land there too
         land = s.gather.buffer("land")
-        for name in ("grad", "rows"): s.reduce.lies(name, land[e % 2, ALL, ALL].of(0))
+        s.reduce.lies(("grad", "rows"), land[e % 2, ALL, ALL].of(0))
         grads = s.input("grads", Block.PLACED, node=M, lane=L, holds=lambda m, i: (m, i))
 
     def gather():

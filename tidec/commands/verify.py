@@ -1,18 +1,24 @@
 """`tidec verify`: a bundle re-checked without a solver; with --prove also proved and emitted again."""
 from __future__ import annotations
 
+import json
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidec.commands.answer import Answer
 from tidec.commands.tell import count_text, table
 from tidec.errors import Exit, TidecError
+from tidec.inputs.ask import Collective, read_mode
 from tidec.inputs.document import given_path
 from tidec.verify.recheck import recheck
+from tidec.verify.recheck_ask import ASK
 from tidec.verify.recheck_words import Checked, Order, Report, tampered
 
 if TYPE_CHECKING:
     from tidec.emit.bundle import Bundle
+    from tidec.schedule.program import Program
+    from tidec.verify.obligation import Claim
 
 
 def run(*, bundle: str, is_proved_again: bool) -> Answer:
@@ -64,10 +70,28 @@ def _prove_again(path: Path) -> tuple[Checked, ...]:
         if sources.get(name) != stored.get(name):
             raise _not_emitted(bundle, name)
     claims = sum(len(r.claims) for r in found.values())
+    steps = _steps_again(bundle, reports)
     return (
         Checked("", f"z3 proved {count_text(claims, 'claim')} of {count_text(len(found), 'program')} again"),
+        *([Checked("", f"z3 proved {count_text(sum(map(len, steps)), 'claim')} of {count_text(len(steps), 'step')} of backward again")] if steps else []),
         Checked("", f"{count_text(len(sources), 'source')} emitted again, byte for byte the same"),
     )
+
+
+def _steps_again(bundle: Bundle, programs: dict[str, Program]) -> list[tuple[Claim, ...]]:
+    """The claims of every all-gather with every reduce-scatter in a step of backward. Raises the codes of those that do not hold."""
+    from tidec.verify.step import prove_step_branch
+
+    mode = read_mode(json.loads((bundle.path / ASK).read_bytes())["mode"])
+    gathers, reduces = (dict.fromkeys(p.program_digest for p in bundle.plans if p.collective is c) for c in Collective)
+    steps = []
+    for gather, reduce in product(gathers, reduces):
+        report = prove_step_branch(programs[gather], programs[reduce], mode=mode, single_node=_is_alone(bundle, gather))
+        bad = [c.diagnostic for c in report.claims if c.diagnostic is not None]
+        if bad:
+            raise TidecError(*bad)
+        steps.append(report.claims)
+    return steps
 
 
 def _is_alone(bundle: Bundle, digest: str) -> bool:

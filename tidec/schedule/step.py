@@ -44,12 +44,10 @@ class Part:
     """A collective of a step, of one branch of M.
 
     walk: all of it. reads, network: its two phases, before and from the first op of another stream than the one that frees the input on.
-    inputs: names of the inputs of both branches.
     """
 
     program: Program
     prefix: str
-    inputs: frozenset[str] = frozenset()
     shared: dict[str, BufferName] = field(default_factory=dict)
     moved: dict[str, CellRef] = field(default_factory=dict)
 
@@ -81,11 +79,13 @@ class Part:
         self.shared[own.name] = BufferName(replace(own, per=(*own.per, PHASE), found=()))
         return self.shared[own.name]
 
-    def lies(self, name: str, where: CellRef) -> None:
-        """The part's input of that name lies in these blocks of another buffer, each of its own blocks in any of them. A branch may not have it."""
-        if name not in self.inputs:
-            raise ScheduleError(f"{self.prefix.rstrip('_')} has no input {name}")
-        self.moved[self.prefix + name] = where
+    def lies(self, names: tuple[str, ...], where: CellRef) -> None:
+        """The part's inputs of these names lie in these blocks of another buffer, each of their own blocks in any of them. A branch has one of them at least."""
+        inputs = {b.name for b in self.program.buffers if b.kind is Kind.INPUT}
+        found = [self.prefix + name for name in names if self.prefix + name in inputs]
+        if not found:
+            raise ScheduleError(f"{self.prefix.rstrip('_')} has no input {' or '.join(names)}")
+        self.moved |= dict.fromkeys(found, where)
 
 
 class Step(Schedule):
@@ -96,8 +96,7 @@ class Step(Schedule):
         super().__init__(name, gather.lanes, source_file, shown_file)
         self._is_played = is_played
         self.gather, self.reduce = (
-            Part(prefixed(specialise(p, single_node), start), start, frozenset(b.name for b in p.buffers if b.kind is Kind.INPUT))
-            for p, start in ((gather, "ag_"), (reduce, "rs_")))
+            Part(prefixed(specialise(p, single_node), start), start) for p, start in ((gather, "ag_"), (reduce, "rs_")))
 
     def issue(self, items: tuple[Item, ...], *, freed: FlagName | None = None) -> None:
         """The ops of a part, in their order. freed: the flag that is raised where the part lets its moved input be overwritten."""

@@ -123,9 +123,9 @@ def prove_branches(
     return Report(tuple(claims), seconds, known)
 
 
-def prove_branch(branch: Program, *, single_node: bool) -> Report:
-    """Decides every claim of one branch of a program, as a stored plan has it, under its premises on M; nothing is kept."""
-    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody, None, CHECKS)
+def prove_branch(branch: Program, *, single_node: bool, checks: tuple[Check, ...] = CHECKS) -> Report:
+    """Decides what the checks claim of one branch of a program, as a stored plan has it, under its premises on M; nothing is kept."""
+    claims, seconds = _decide(branch, int(single_node), branch.premises, _scope(single_node, branch.premises), False, RLIMIT, nobody, None, checks)
     return Report(tuple(claims), seconds, False)
 
 

@@ -16,7 +16,7 @@ from tidec.verify.families import World
 from tidec.verify.judge import Judge, Listener, nobody
 from tidec.verify.order import check_flag, check_races, check_wait
 from tidec.verify.placement import check_contents, check_ranges, check_written
-from tidec.verify.prove import ANY, AnyNodes, NoStore, Report, Store, prove_branches
+from tidec.verify.prove import ANY, AnyNodes, NoStore, Report, Store, prove_branch, prove_branches
 from tidec.verify.solver import Answers
 
 SCHEMA = "tidec.step/1"
@@ -56,6 +56,13 @@ def prove_step(
     """Decides every claim across the parts of a step. What the arguments mean is said at `prove`."""
     return prove_branches((step.alone, step.several), CHECKS, SCHEMA, with_premises=with_premises, nodes=nodes, store=store, first_only=first_only,
                           listener=listener, answers=answers)
+
+
+def prove_step_branch(gather: Program, reduce: Program, *, mode: Mode, single_node: bool) -> Report:
+    """`prove_step` of one branch of two programs, as stored plans have them, with the all-gather where the mode has it; nothing is kept."""
+    place = place_of(mode, dict(reduce.knobs)["n_out"])
+    branch = traced_step(gather, reduce, single_node=single_node, slot_reuse=mode is Mode.SLOT_REUSE, ahead=place is Place.AHEAD)
+    return prove_branch(branch, single_node=single_node, checks=CHECKS)
 
 
 def is_between(a: Statement, b: Statement) -> bool:
