@@ -156,6 +156,7 @@ CODES: dict[str, Code] = {
     "F204": Code("changed-parameter", Exit.STOCK, "A parameter has another shape, type or flag than at install, or is new. The call is stock."),
     "F205": Code("divide-factor", Exit.STOCK, "The divide factor of a call is zero, negative, infinite or no number, so no plan can scale with its inverse. This call is stock."),
     "F206": Code("other-process-group", Exit.STOCK, "A call is for another process group than the plan. This call is stock."),
+    "F207": Code("compiled-autograd", Exit.STOCK, "Backward passes are traced by compiled autograd, and a plan's collectives cannot be. This call is stock."),
     "F301": Code("disabled", Exit.STOCK, "TIDEC_DISABLE=1: tidec.install changes nothing."),
     "F302": Code("no-plan", Exit.STOCK, "A group has no plan: none of the bundle that was given fits it, or none could be made here."),
     "F303": Code("several-machines", Exit.STOCK, "The ranks that shard a group are on several machines, and the target reaches those of one."),
@@ -163,6 +164,7 @@ CODES: dict[str, Code] = {
     "F305": Code("torch-version", Exit.STOCK, "A function of FSDP2 that tidec stands in for, or calls, has other arguments or results than any version that tidec knows. Nothing is installed."),
     "F306": Code("rank-cannot-run", Exit.STOCK, "One rank cannot open, build or load what runs the plans, so no rank does."),
     "F307": Code("untested-torch", Exit.OK, "FSDP2's functions are as tidec knows them, and this version of torch was not looked at. A warning."),
+    "F308": Code("mute-group", Exit.STOCK, "The backend of a process group lacks what ranks need to agree with each other: an all-gather of objects. Its groups keep FSDP2's collectives."),
     # bundles, caches, environment
     "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
     "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),

@@ -17,6 +17,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import tidec
 from tidec.errors import CODES, Exit, TidecError
 from tidec.inputs.ask import Collective
 from tidec.run.capture import LiveGroup, groups_of
@@ -196,6 +197,29 @@ def test_a_process_group_without_a_method_is_no_crash(odd):
     group.mesh_info = SimpleNamespace(shard_process_group=odd)
     assert [r.code for r in why_stock(replace(whole, group=group))] == ["F101" if odd is None else "F110"]
     assert why_stock(replace(whole, group=odd))[0].code == "F110"
+
+
+@pytest.mark.parametrize("problem", [
+    NotImplementedError("allgather"), AttributeError("'Backend' object has no attribute 'allgather'"), RuntimeError("Backend mine does not support allgather"),
+    RuntimeError("No backend type associated with device type cpu")], ids=lambda p: type(p).__name__)
+def test_a_backend_without_a_method_leaves_all_stock(problem, monkeypatch, capsys):
+    """pytorch#191951 (row 43): the ranks cannot agree on anything, so nothing is changed; a rank that is gone is another matter."""
+    def all_gather_object(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(dist, "all_gather_object", all_gather_object)
+    model = nn.Linear(4, 4)
+    live(model)
+    tidec.install(model)
+    (group,) = tidec.report(model).groups
+    assert group.reason == f"F308 its process group cannot carry what ranks tell each other: {type(problem).__name__}: {problem}"
+    assert f'tidec: group "root" stock: {group.reason}' in capsys.readouterr().err
+    tidec.uninstall(model)
+    with pytest.raises(TidecError, match="F308"):
+        tidec.install(model, require=True)
+    problem = RuntimeError("Connection closed by peer")
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        tidec.install(model)
 
 
 def test_a_group_whose_names_cannot_be_read_stays_stock():

@@ -19,6 +19,8 @@ from tidec.errors import Diagnostic, TidecError
 _LINES = 8
 _LINE_BYTES = 512
 _HEAD = struct.Struct("<qq")
+# What torch says where a backend has no such collective.
+_LACKING = ("does not support", "No backend type", "not implemented")
 
 
 class Peers:
@@ -41,6 +43,18 @@ class Peers:
         found = [mine]
         dist.broadcast_object_list(found, group_src=0, group=self.group)
         return found[0]
+
+    def why_apart(self) -> str:
+        """What the backend of these process groups lacks, so that ranks cannot tell each other anything; "" = nothing. The same on every rank."""
+        for group in (self.group, *self._replicas):
+            try:
+                _gathered(group, None)
+            except (AttributeError, NotImplementedError, TypeError, RuntimeError) as problem:
+                # NOTE: RuntimeError is a rank that is gone too, and that is no lack of the backend.
+                if isinstance(problem, RuntimeError) and not isinstance(problem, NotImplementedError) and not any(words in str(problem) for words in _LACKING):
+                    raise
+                return f"{type(problem).__name__}: {problem}"
+        return ""
 
     def check_same(self, what: str, mine: str) -> None:
         """Raises F010 on every rank of these and of the replicas, naming the first rank that differs, both said."""

@@ -54,12 +54,14 @@ REASONS: dict[str, tuple[str, str, tuple[Collective, ...]]] = {
     "F204": ("{parameter} is not what it was at install: {what}", "call tidec.install after the model has its final shape", _BOTH),
     "F205": ("the divide factor is {factor}, no finite number above zero", "", _REDUCE),
     "F206": ("the call is for another process group than at install", "", _BOTH),
+    "F207": ("compiled autograd is on, which traces what it calls", "leave torch._dynamo.config.compiled_autograd off", _BOTH),
     "F301": ("TIDEC_DISABLE=1", "", _BOTH),
     "F302": ("there is no plan for it{why}", "tidec compile makes one; give its bundle: tidec.install(model, plans=PATH)", _BOTH),
     "F303": ("its ranks are on several machines, and target {target} shares memory", "", _BOTH),
     "F304": ("the plans are for {found}, and {wanted} shard the group", "compile for the topology of the job: tidec compile --topo", _BOTH),
     "F305": ("torch {version} is not what tidec knows: {what}", "pip install a version of torch that tidec knows; see tidec/run/versions.py", _BOTH),
     "F306": ("rank {rank} cannot run the plans: {what}", "", _BOTH),
+    "F308": ("its process group cannot carry what ranks tell each other: {what}", "use a backend that gathers objects, such as gloo", _BOTH),
 }
 
 

@@ -101,6 +101,10 @@ def install(
     asked = str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}"
     for process_group, members in _by_process_group(lives):
         peers = Peers(process_group, _replicas(members))
+        apart = peers.why_apart()
+        if apart:
+            stays.update({live.name: (*stays[live.name], because("F308", what=apart)) for live in members})
+            continue
         peers.check_same("whether tidec runs", asked)
         peers.check_same("what stays stock", "\n".join(f"{quoted(live.name)}: {'; '.join(map(str, stays[live.name])) or 'nothing'}" for live in members))
     teams: list[Team] = []

@@ -5,6 +5,7 @@ timing, so it is the same on every rank; each rank writes it on the board, and t
 """
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,12 @@ class Freed:
     def __call__(self) -> None:
         self.held.take_back(self.index)
         self.stock()
+
+
+def is_autograd_compiled() -> bool:
+    """Whether compiled autograd is on. Nobody has it on who has not imported it, and importing it takes seconds."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module is not None and bool(module.compiled_autograd_enabled or module.in_compiled_autograd_region)
 
 
 @dataclass(slots=True)
@@ -169,6 +176,8 @@ class Held:
     def _why_stock_gather(self, group: object, comm: AllGather) -> Reason | None:
         if self.ring is None:
             return self.without[0]
+        if is_autograd_compiled():
+            return because("F207")
         if type(comm) is not DefaultAllGather:
             return because("F106", type=type(comm).__name__)
         if any(p.sharded_state != ShardedState.SHARDED for p in self.group.fsdp_params):
@@ -237,6 +246,8 @@ class Held:
         return (None, found) if isinstance(found, Reason) else (found, None)
 
     def _why_stock_reduce(self, plan: Plan, bound: Bound, given: Mapping[int, torch.Tensor], num_params: int) -> Reason | None:
+        if is_autograd_compiled():
+            return because("F207")
         if type(bound.comm) is not DefaultReduceScatter:
             return because("F107", type=type(bound.comm).__name__)
         want = TORCH_DTYPES[plan.gradient_dtype]
