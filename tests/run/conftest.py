@@ -35,9 +35,9 @@ class Job:
 
     @property
     def results(self) -> dict[str, list[dict]]:
-        """What rank 0 printed of each case: a result a rank."""
+        """What rank 0 printed of each case, among what FSDP2 may print: a result a rank."""
         assert self.codes == (0,) * len(self.codes), str(self)
-        lines = [json.loads(text) for text in self.out[0].splitlines()]
+        lines = [json.loads(text) for text in self.out[0].splitlines() if text.startswith('{"case"')]
         return {line["case"]: line["ranks"] for line in lines}
 
 

@@ -48,7 +48,7 @@ def other_arguments() -> dict:
 
 
 def broken_on_one_rank() -> dict:
-    """A rank that cannot build its side: nobody runs by plans, in hybrid sharding not even replicas that could."""
+    """pytorch#177472: a rank whose probe fails although its machine looks like the others: nobody runs by plans, in hybrid sharding not even replicas that could."""
     model = net(blocks=1, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
     tidec.install(model, deadline_s=60.0)
     tidec.uninstall(model)
@@ -58,7 +58,7 @@ def broken_on_one_rank() -> dict:
     whole = fsdp.open_bundle
 
     def broken(*args):
-        raise TidecError(Diagnostic("E002", "there is no compiler", help="install one"))
+        raise TidecError(Diagnostic("E006", "multicast cannot be bound (CUDA error 401)", reason="the fabric manager does not run", help="start nvidia-fabricmanager"))
 
     if dist.get_rank() == 3:
         fsdp.open_bundle = broken

@@ -23,8 +23,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tidec
 from tidec.errors import TidecError
-from tidec.inputs.ask import Collective, stock_cause
+from tidec.inputs.ask import Ask, Collective, stock_cause
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import Knobs
 from tidec.inputs.signature import Dtype, canonical_text, load_groups
+from tidec.inputs.topology import parse_topology
+from tidec.plan.lower import lower
 from tidec.run.capture import capture, groups_of, read_group, signature_of, write_groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +99,16 @@ def test_a_model_of_two_blocks_is_three_groups():
     own = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
     assert content["groups"][1:] == [{"name": f"layers.{i}", **own, "params": block} for i in range(2)]
     assert names(content)[0] == ("root", ["emb.weight", "norm.weight", "norm.bias", "head.weight"])
+
+
+def test_offsets_follow_the_order_in_which_fsdp2_gathers():
+    """pytorch#114299 (row 85): children come before a parameter of the block's own, which named_parameters lists first. Of 4 ranks, in bf16."""
+    model = sharded(Model())
+    assert [name for name, _ in model.layers[0].named_parameters()] == ["mod", "lin.weight", "lin.bias", "norm.weight"]
+    block = signature_of(model).groups[1]
+    plan = lower(Ask(parse_topology("1x4"), block, Lowering.P2P, Knobs(W=4, k=1)), Collective.ALL_GATHER)
+    # Shards of 2 x 6, 2, 2 and 1 x 6 values.
+    assert [(p.name, p.start_bytes, p.shard_bytes) for p in plan.layout.params] == [("lin.weight", 0, 24), ("lin.bias", 24, 4), ("norm.weight", 28, 4), ("mod", 32, 12)]
 
 
 def test_names_follow_the_list_that_fsdp2_gathers():

@@ -148,3 +148,62 @@ def test_three_ranks_differ_from_stock_by_the_rounding_of_a_third(job):
     """Stock divides the sum by 3, tidec multiplies it with fp32(1/3): 1 unit in the last place of a gradient. Tolerance: 2 units, relative to the gradient."""
     (ranks,) = job("fsdp_wide.py", "thirds", world=3).results.values()
     assert all(0 < found["units"] <= 2 for found in ranks), ranks
+
+
+# Public reports whose shapes or ranks are their own: fsdp_reports.py, of four ranks.
+REPORTS: dict[str, Expected] = {
+    "fresh group": PLANNED,
+    # One reduction of both parameters, which stock refuses on every rank in the same words.
+    "mixed": Expected({"F202": 1}),
+    "divided": PLANNED,
+    "tied": PLANNED,
+    # Three gathers and two reductions of two groups, in one step of three.
+    "compiling": Expected({"F207": 5}),
+}
+
+
+@pytest.mark.slow
+def test_reports_of_four_ranks_have_stocks_bits(job):
+    found = job("fsdp_reports.py", *REPORTS).results
+    for case, expected in REPORTS.items():
+        check_case(case, found[case], expected)
+
+
+@pytest.fixture(scope="module")
+def of_eight(long_job) -> dict[str, list[dict]]:
+    return long_job("fsdp_reports.py", "two rows", "long head", world=8, timeout_s=400).results
+
+
+@pytest.mark.slow
+def test_ranks_without_rows_signal_and_wait_like_the_rest(of_eight):
+    """pytorch#137342 (row 1): [2, 4096] over eight ranks. Two steps: an all-gather has 9 + 9 counters of 8 lanes, a reduce-scatter 14 + 14."""
+    ranks = of_eight["two rows"]
+    for r, found in enumerate(ranks):
+        assert found["is_equal"] and found["is_as_planned"] and found["stock"] == {} and found["by_plan"] == 4, f"rank {r}"
+        assert found["local"] == ([1, 4096] if r < 2 else [0, 4096])
+        assert (found["shard"], found["landing"], found["real"]) == (8192, 65536, 16384)
+        assert found["told"] == ranks[0]["told"] == [[36, 36], [28, 28]]
+
+
+@pytest.mark.slow
+def test_rows_that_ranks_do_not_divide_are_one_view_of_the_landing(of_eight):
+    """lightning-thunder#248 (row 4): 32001 rows are 4001 on seven of eight ranks and 3994 on the last; the landing has 32008."""
+    for r, found in enumerate(of_eight["long head"]):
+        assert found["is_equal"] and found["is_as_planned"] and found["stock"] == {}, f"rank {r}"
+        assert found["local"] == [4001 if r < 7 else 3994, 64]
+        assert found["views"] == [[[32001, 64], True, 0, 8 * 4001 * 64 * 2, True]] * 2
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_state_has_nothing_of_the_arena(job):
+    """pytorch#82070 (row 76): [7, 2] and [5] over three ranks."""
+    ranks = job("fsdp_reports.py", "copied", world=3).results["copied"]
+    assert [found["shapes"] for found in ranks] == [[[3, 2], [2]], [[3, 2], [2]], [[1, 2], [1]]]
+    assert all(found["offsets"] == [0] for found in ranks)
+
+
+@pytest.mark.slow
+def test_on_one_rank_the_gradient_is_the_local_one(job):
+    """pytorch#144045 (row 72)."""
+    (found,) = job("fsdp_reports.py", "alone", world=1).results["alone"]
+    assert found == {"is_equal": True, "by_plan": 0, "reasons": ["F101 it is sharded over one rank, so there is nothing to gather"]}
