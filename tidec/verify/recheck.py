@@ -201,6 +201,8 @@ def _trusted(files: Files, plans: tuple[PlanReport, ...], wanted: tuple[Wanted, 
         Checked("manifest.json", f"of the echo, {echo}"),
         Checked("", "the axioms in the certificates"),
     ]
+    if len({w.collective for w in wanted}) > 1:
+        told.append(Checked("", "that its collectives go together in a step of backward, proved when it was compiled (tidec verify --prove proves it again)"))
     if any(p.order is Order.THEOREM for p in plans):
         told.append(Checked("", "z3's proofs of the theorems, made by this version's tests (tidec verify --prove proves them again)"))
     for p, w in zip(plans, wanted):
