@@ -56,6 +56,8 @@ GLOSSARY = {
     "credit": "the promise that a block of the receiver may be written again",
     "arena": "all temporary memory of a plan, or of all plans of a model together, at the same offsets on every rank",
     "slot": "a landing of a model's arena, for groups that never live at the same time",
+    "step, phase, gate": "a reduce-scatter of backward and the all-gather that comes next; its reads, then its network; what holds that all-gather back until "
+                         "gradients in its landing are read",
     "fence": "all ranks end one plan's calls before any begins another's in the same memory",
     "window": "an arena as NCCL registers it",
     "echo": "the emitted program, compiled to print what it would issue",
