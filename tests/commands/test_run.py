@@ -97,3 +97,16 @@ def test_without_numpy_it_says_how_to_get_it(group, tmp_path):
     script = "import sys; sys.modules['numpy'] = None; from tidec import cli; sys.exit(cli.main(sys.argv[1:]))"
     done = subprocess.run((sys.executable, "-c", script, "run", "--topo", "2x2", "--group", str(group(SMALL)), "--json"), capture_output=True, text=True, check=False)
     assert done.returncode == 6 and "tidec[run]" in json.loads(done.stdout)["error"]["help"]
+
+
+def test_both_modes_give_one_digest(json_of, group):
+    """At 5 nodes with k = 1 the outbox of slot reuse is partial: other plans, the same sums in the same order."""
+    asked = ("run", "--topo", "5x1", "--group", group(SMALL), "--target", "python", "--calls", 2, "--set", "k=1")
+    (code, in_place), (again, reused) = json_of(*asked), json_of(*asked, "--mode", "slot_reuse")
+    assert code == again == 0 and in_place["bundle_digest"] != reused["bundle_digest"]
+    assert in_place["groups"] == reused["groups"]
+
+
+def test_a_bundle_has_its_mode(told, tmp_path):
+    text = told("run", tmp_path, "--mode", "in_place")
+    assert "a bundle is given, and inputs to compile too" in text and text.endswith("exit 2\n")
