@@ -33,8 +33,7 @@ def test_every_claim_of_a_shipped_schedule_is_proved(name, lanes, knobs):
     assert {c.scope for c in report.claims} == {"M = 1", "every M >= 2"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("lanes", "width"), WIDTHS)
+@pytest.mark.parametrize(("lanes", "width"), [pytest.param(*x, marks=pytest.mark.sweep if x[0] == 72 and x[1] not in (8, 72) else pytest.mark.slow) for x in WIDTHS])
 def test_every_width_that_divides_the_lanes_is_proved(lanes, width):
     report = prove(traced("tide_rs", lanes, W=width, k=min(4, width)))
     assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED]

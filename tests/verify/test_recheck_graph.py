@@ -108,6 +108,14 @@ def test_a_sample_of_faults_is_judged_alike(name, nodes, lanes, knobs, draws):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "nodes", "lanes", "knobs"), FAULTY)
+def test_a_tenth_of_all_faults_is_judged_alike(name, nodes, lanes, knobs, draws):
+    found = faults(branch(traced(name, lanes, **knobs), nodes))
+    wrong, _ = agree(name, nodes, lanes, knobs, draws(10 + nodes).sample(found, len(found) // 10))
+    assert wrong > 20
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "nodes", "lanes", "knobs"), FAULTY)
 def test_every_fault_is_judged_alike(name, nodes, lanes, knobs):
     wrong, _ = agree(name, nodes, lanes, knobs, list(faults(branch(traced(name, lanes, **knobs), nodes))))
     assert wrong > 200
