@@ -124,6 +124,28 @@ def test_a_signal_that_nobody_gives_stops_the_job_and_is_named(how, hosted, tmp_
     assert shared_memory() == before
 
 
+# The fourth thread cannot be had, as where a limit of the machine is reached.
+FEW_THREADS = r"""
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) {
+  static int made = 0;
+  int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST) > 3 ? EAGAIN : real(thread, attr, start, arg);
+}
+"""
+
+
+def test_a_thread_that_cannot_be_had_stops_the_job_and_the_others_are_joined(hosted, tmp_path, monkeypatch):
+    (tmp_path / "few.c").write_text(FEW_THREADS)
+    subprocess.run(("gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", str(tmp_path / "few.so"), str(tmp_path / "few.c"), "-ldl"), check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(tmp_path / "few.so"))
+    with pytest.raises(TidecError, match="cannot have a thread a stream") as caught:
+        run_host(job_of(PLANS[3], hosted, is_one_process=True, is_threaded=True, num_seeds=2))
+    assert "signal" not in str(caught.value)
+
+
 _LIBRARIES: dict[str, Path] = {}
 
 
