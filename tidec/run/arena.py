@@ -10,7 +10,7 @@ import ctypes
 import torch
 
 from tidec.inputs.signature import Dtype
-from tidec.plan.arena import stored_bytes, stored_starts
+from tidec.plan.arena import RESIDENT_SHARD, stored_bytes, stored_starts
 from tidec.plan.ir import Plan
 
 TORCH_DTYPES = {Dtype.BF16: torch.bfloat16, Dtype.FP16: torch.float16, Dtype.FP32: torch.float32, Dtype.FP64: torch.float64}
@@ -32,11 +32,15 @@ def tensor_at(address: int, num_elems: int, dtype: torch.dtype) -> torch.Tensor:
 class Shard:
     """Where this rank's shards of a group are packed for its all-gather, in the types that the plan takes them in: those they are gathered in, but for
     a plan that casts.
+
+    arena: the address of this rank's, which has a place for one shard, but for a plan that casts; `None` = in memory of its own.
     """
 
-    def __init__(self, plan: Plan):
-        starts = stored_starts(plan.layout, plan.stored)
-        self._memory = torch.zeros(max(1, stored_bytes(plan.layout, plan.stored)), dtype=torch.uint8)
+    def __init__(self, plan: Plan, *, arena: int | None = None):
+        starts, num_bytes = stored_starts(plan.layout, plan.stored), max(1, stored_bytes(plan.layout, plan.stored))
+        place = next((r for r in plan.arena.regions if r.name == RESIDENT_SHARD and r.bytes >= num_bytes), None)
+        is_inside = arena is not None and place is not None
+        self._memory = tensor_at(arena + place.offset, num_bytes, torch.uint8) if is_inside else torch.zeros(num_bytes, dtype=torch.uint8)
         self._parts = [
             self._memory[at : at + p.shard_elems * dtype.item_bytes].view(TORCH_DTYPES[dtype]) for at, p, dtype in zip(starts, plan.layout.params, plan.stored)
         ]
