@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,10 +83,11 @@ class Processes:
 
 
 @pytest.fixture(scope="session")
-def kept_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder in which the jobs of this run find one another's plans."""
+def kept_plans(tmp_path_factory: pytest.TempPathFactory, rt_kept: Path) -> Path:
+    """A cache folder in which the jobs of this run find one another's plans, and tidec_rt as this run has it."""
     folder = tmp_path_factory.mktemp("plans")
     folder.chmod(0o700)
+    shutil.copytree(rt_kept, folder / "rt")
     return folder
 
 
