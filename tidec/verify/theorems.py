@@ -1,4 +1,4 @@
-"""Makes `theorems.json`: every class of programs that is shipped as a theorem, proved for every node count. `python -m tidec.verify.theorems` writes it.
+"""Makes `theorems.json`: every class of programs that is shipped as a theorem, proved for every node count. `python -m tidec.verify.theorems [JOBS]` writes it.
 
 L lanes, W wave width, k rounds' width. A class is a schedule, a lane count and the arguments that its text depends on. What stands in the file is
 what `recheck_theorems.py` reads; this is the only place where the prover and the checker meet, and they meet in digests.
@@ -12,16 +12,20 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidec.inputs.knobs import FULL
 from tidec.plan.edges import wait_edges
 from tidec.schedule.branch import specialise
 from tidec.schedule.catalog import traced
 from tidec.schedule.program import Program, jsonable
+from tidec.size.solver import classes as chosen_classes
 from tidec.verify.axioms import AXIOMS
 from tidec.verify.obligation import Verdict
 from tidec.verify.prove import prove
 from tidec.verify.recheck_theorems import FILE, SCHEMA, canonical, theorem_digest, without_knobs
+from tidec.verify.solver import Answers
 
 LANES = (1, 2, 4, 8)
+_DEFAULTS = dict(n_part=1, n_out="full", chunks=1)
 _BRANCHES = ((True, "M = 1"), (False, "M >= 2"))
 
 
@@ -42,10 +46,19 @@ class Class:
 
 
 def classes() -> Iterator[Class]:
-    """All classes, each once: the all-gather in all its forms, and the reduce-scatter around its default knobs.
+    """All classes, each once: the all-gather in all its forms, and the reduce-scatter as the solver chooses it and around the default knobs."""
+    yield from {str(one): one for one in (*_around_defaults(), *_chosen())}.values()
 
-    For every L in 1, 2, 4, 8: every width and round; at the default width and round, one or two of the other knobs beside their defaults.
-    """
+
+def _chosen() -> Iterator[Class]:
+    """What the solver can choose where nothing is set, at 1, 2, 4 or 8 lanes; a knob that is at its default is not named."""
+    for c in chosen_classes():
+        own = dict(W=c.W, k=c.k, n_part=c.n_part, n_out=str(c.n_out) if c.n_out is FULL else c.n_out, chunks=c.chunks)
+        yield Class("tide_rs", c.lanes, tuple(sorted((name, x) for name, x in own.items() if x != _DEFAULTS.get(name))))
+
+
+def _around_defaults() -> Iterator[Class]:
+    """For every L in 1, 2, 4, 8: every width and round; at the default width and round, one or two of the other knobs beside their defaults."""
     for lanes in LANES:
         for cast in (False, True):
             for multicast in (False, True):
@@ -68,9 +81,15 @@ def digest_of(program: Program, *, single_node: bool) -> str:
     return theorem_digest(canonical(without_knobs(jsonable(branch))), canonical(jsonable(wait_edges(branch))), single_node=single_node)
 
 
-def proved(one: Class) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(digest, branch, codes of its claims) of both branches of a class. Raises ValueError naming the first claim that is not proved."""
-    report = prove(one.program, with_premises=True)
+Branches = tuple[tuple[str, str, frozenset[str]], ...]
+
+
+def proved(one: Class, answers: Answers | None = None) -> Branches:
+    """(digest, branch, codes of its claims) of both branches of a class. Raises ValueError naming the first claim that is not proved.
+
+    answers: what the solver has said of other classes, used and added to.
+    """
+    report = prove(one.program, with_premises=True, answers=answers)
     wrong = [c for c in report.claims if c.verdict is not Verdict.PROVED]
     if wrong:
         raise ValueError(f"{one}: {wrong[0].verdict.value} {wrong[0].code} {wrong[0].what}")
@@ -79,7 +98,22 @@ def proved(one: Class) -> tuple[tuple[str, str, frozenset[str]], ...]:
         for single_node, name in _BRANCHES)
 
 
-def text_of(found: list[tuple[Class, tuple[tuple[str, str, frozenset[str]], ...]]]) -> str:
+def _proved_family(family: tuple[Class, ...]) -> list[tuple[Class, Branches]]:
+    """Classes that have most claims in common, which are decided once."""
+    answers = Answers()
+    return [(one, proved(one, answers)) for one in family]
+
+
+def _families(every: list[Class]) -> list[tuple[Class, ...]]:
+    """Classes that differ in outbox, passes, chunks and staging only stand together."""
+    found: dict[tuple, list[Class]] = {}
+    for one in every:
+        own = dict(one.arguments)
+        found.setdefault((one.schedule, one.lanes, own.get("W"), own.get("k")), []).append(one)
+    return [tuple(family) for family in found.values()]
+
+
+def text_of(found: list[tuple[Class, Branches]]) -> str:
     """The file; a theorem is a line, under the first class that has it."""
     theorems: dict[str, str] = {}
     codes: dict[str, frozenset[str]] = {}
@@ -94,15 +128,16 @@ def text_of(found: list[tuple[Class, tuple[tuple[str, str, frozenset[str]], ...]
     return json.dumps(content, sort_keys=True, indent=0, ensure_ascii=True) + "\n"
 
 
-def main() -> int:
-    """Prove every class on all cores and write the file beside this one; nothing is written if one claim is not proved."""
+def main(jobs: int | None) -> int:
+    """Prove every class in so many processes (`None` = one a core) and write the file beside this one; nothing is written if one claim is not proved."""
     every = list(classes())
-    with ProcessPoolExecutor() as pool:
-        found = list(zip(every, pool.map(proved, every)))
+    with ProcessPoolExecutor(jobs) as pool:
+        known = dict(pair for family in pool.map(_proved_family, _families(every)) for pair in family)
+    found = [(one, known[one]) for one in every]
     (Path(__file__).parent / FILE).write_text(text_of(found), encoding="ascii")
     print(f"{len(every)} classes are theorems: {FILE}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1]) if sys.argv[1:] else None))
