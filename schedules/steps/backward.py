@@ -1,21 +1,21 @@
 """One step of backward: a reduce-scatter in its two phases, and the all-gather that lands next where its gradients may lie.
 
-M nodes, L lanes, e call. Calls are numbered so that all-gather e comes with reduce-scatter e and lands in bank e % 2; reduce-scatter e takes the gradients of
+M nodes, L lanes, n node, j lane, e call. Calls are numbered so that all-gather e comes with reduce-scatter e and lands in bank e % 2; reduce-scatter e takes the gradients of
 the parameters of all-gather e - 2, which lay in that bank. A use of a landing is (call, what): 0 gradients, 1 parameters.
 Paper sections 5.1 to 5.3, Algorithm 1.
 """
-from tidec.schedule.idioms import ALL, Block
+from tidec.schedule.idioms import ALL, Block, where
 
 
 def backward(s, *, slot_reuse, ahead):
     M, L = s.nodes, s.lanes
-    e = s.call
+    (n, j), e = s.here, s.call
     filled, consumed = s.flag("filled"), s.flag("consumed")    # the gradients are where they are read; they have been read
 
     if slot_reuse:                                             # each lies anywhere in the bank: groups of other shapes land there too
-        land = s.gather.buffer("land")
+        land = s.gather.buffer("land", source=lambda b, m, i, what: (where(what.eq(0), n, m), where(what.eq(0), j, i)))
         s.reduce.lies(("grad", "rows"), land[e % 2, ALL, ALL].of(0))
-        grads = s.input("grads", Block.PLACED, node=M, lane=L, holds=lambda m, i: (m, i))
+        grads = s.input("grads", Block.PLACED, node=M, lane=L, holds=lambda m, i: (m, i), source=lambda *_: (n, j))
 
     def gather():
         if slot_reuse:

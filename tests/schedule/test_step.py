@@ -63,7 +63,7 @@ def test_a_part_without_a_network_phase_is_read_whole():
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("s.issue(s.reduce.reads, freed=consumed)", "s.issue(s.reduce.reads)", "rs_grad is freed, and no flag says so"),
-    ('s.gather.buffer("land")', 's.gather.buffer("sea")', "ag has no buffer sea"),
+    ('s.gather.buffer("land"', 's.gather.buffer("sea"', "ag has no buffer sea"),
     ('("grad", "rows")', '("gard",)', "rs has no input gard"),
     ("filled, consumed = ", "filled, = ", "too many values to unpack"),
 ])

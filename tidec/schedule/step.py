@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tidec.index import symbol
 from tidec.schedule.branch import specialise
-from tidec.schedule.program import Cell, Event, Item, Kind, Op, OpKind, Program, Promise, Raise, Stream, statements
+from tidec.schedule.program import Cell, Coord, Event, Item, Kind, Op, OpKind, Program, Promise, Raise, Stream, statements
 from tidec.schedule.references import BufferName, CellRef, FlagName, ScheduleError
 from tidec.schedule.tracer import Schedule
 
@@ -71,12 +72,17 @@ class Part:
                 return i
         return len(self.program.body)
 
-    def buffer(self, name: str) -> BufferName:
-        """A buffer of the part, which the step uses too: a use of it also says which content is meant, 1 where the part itself uses it."""
+    def buffer(self, name: str, *, source: Callable[..., tuple[Coord, Coord]]) -> BufferName:
+        """A buffer of the part, which the step uses too: a use of it also says which content is meant, 1 where the part itself uses it.
+
+        source: as in a declaration, of every content.
+        """
         own = next((b for b in self.program.buffers if b.name == self.prefix + name), None)
         if own is None:
             raise ScheduleError(f"{self.prefix.rstrip('_')} has no buffer {name}")
-        self.shared[own.name] = BufferName(replace(own, per=(*own.per, PHASE), found=()))
+        per = (*own.per, PHASE)
+        whose = source(*(symbol("#" + d.name) for d in own.dims), *(symbol("@" + p) for p in per))
+        self.shared[own.name] = BufferName(replace(own, per=per, found=(), source=tuple(whose)))
         return self.shared[own.name]
 
     def lies(self, names: tuple[str, ...], where: CellRef) -> None:
