@@ -94,7 +94,7 @@ def test_both_modes_and_all_knobs_that_keep_the_grouping_give_one_digest(hosted)
             digests.add(digest(plan, run_host(job).outputs))
         assert len(digests) == 1, topo
     other = chosen("5x2", IN_PLACE, ("W=1",))
-    assert digest(other, carry_out(other, make(other, calls=CALLS, seed=11), is_poisoned=True), alpha=0.3, is_poisoned=True)) not in found["5x2"], "a wave of another width adds in another order"
+    assert digest(other, carry_out(other, make(other, calls=CALLS, seed=11, is_poisoned=True), alpha=0.3, is_poisoned=True)) not in found["5x2"], "a wave of another width adds in another order"
 
 
 def test_the_outbox_of_slot_reuse_is_partial_and_takes_less():

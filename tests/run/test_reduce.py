@@ -23,7 +23,7 @@ def bound(ranks: int, factor: float | None = None, *, replicas: int = 1, is_forc
     (bound(4, 1.0), (1.0, SUM, 1.0)), (bound(4, 2.5), (0.4, SUM, 1.0)), (bound(4, 8, replicas=2), (0.125, SUM, 1.0)),
     # Sums that are forced are divided once, at the end.
     (bound(4, is_forced=True), (1.0, SUM, 4.0)), (bound(4, replicas=2, is_forced=True), (1.0, SUM, 8.0)), (bound(4, 2.5, is_forced=True), (1.0, SUM, 2.5)),
-], ids=str)
+], ids=lambda x: "" if isinstance(x, Bound) else str(x))
 def test_scales_are_those_of_fsdp2(given, want):
     found = scale_of(given)
     assert (found.alpha, found.all_reduce_op, found.divide_by) == want
