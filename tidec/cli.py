@@ -187,47 +187,52 @@ start with: tidec compile --topo 8x8 --group examples/llama70b.json"""
 
 def _add_asked(page: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     page.add_argument("--topo", metavar="MxL", required=is_required, help="nodes and lanes, as in 8x8, or a tidec.topo/1 file")
-    page.add_argument("--group", metavar="FILE", required=is_required, help="the model's parameter groups, a tidec.group/1 file")
+    page.add_argument("--group", metavar="FILE", required=is_required, help="the model's parameter groups, a tidec.group/1 file, as in examples/llama70b.json; examples/README.md has every key")
 
 
-def _add_knobs(page: argparse.ArgumentParser, *, default: str = "nvls where the topology says multicast, else p2p") -> None:
-    page.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], help=_KNOB_HELP)
+_CHOSEN = "chosen for each group, and tidec explain --topo --group says by what"
+
+
+def _add_knobs(page: argparse.ArgumentParser, *, default: str = "nvls where the topology says multicast, else p2p", knobs: str = _CHOSEN) -> None:
+    page.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], help=f"{_KNOB_HELP} (default: {knobs})")
     page.add_argument("--capability", metavar="p2p|nvls", help=f"how data moves in a node (default: {default})")
 
 
 def _add_mode(page: argparse.ArgumentParser) -> None:
-    page.add_argument("--mode", metavar="MODE", help="where gradients lie while they are reduced: in_place (default), where autograd left them, or slot_reuse, in the "
-                                                     "landing that their parameters have just left")
+    page.add_argument("--mode", metavar="in_place|slot_reuse", help="where gradients lie while they are reduced: where autograd left them (in_place, the default), or in the "
+                                                                    "landing that their parameters have just left (slot_reuse)")
 
 
 def _add_order(page: argparse.ArgumentParser) -> None:
-    page.add_argument("--order", metavar="FILE", help="in which order a step uses the groups, a tidec.order/1 file (default: FSDP2's own order)")
+    page.add_argument("--order", metavar="FILE", help="in which order a step gathers, reshards and reduces the groups, a tidec.order/1 file (default: FSDP2's own order); it "
+                                                       "shapes the arena of the model, and no plan")
 
 
 def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_asked(page)
     _add_knobs(page)
     _add_mode(page)
-    page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80)")
+    page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80); a group whose staging alone is larger takes more passes first")
     _add_order(page)
-    page.add_argument("--target", metavar="TARGET", help="build for a target: host, which any machine with g++ runs; echo and python need nothing more than every "
-                                                           "compile makes; loopback, and nccl for one node, need nvcc")
+    page.add_argument("--target", metavar="TARGET", help="also build a library: host (processes of one machine, g++), loopback (all ranks on one GPU, nvcc) or nccl "
+                                                           "(a GPU a rank, one node, nvcc); python and echo need none")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
     page.add_argument("-o", metavar="DIR", help="where the bundle goes, absent or empty (default: <cache>/<bundle digest>/)")
     page.add_argument("--force", action="store_true", help="replace the bundle at -o DIR, or a kept one that somebody changed")
-    page.add_argument("--dump", metavar="DIR", help="write what each step of the pipeline made")
+    page.add_argument("--dump", metavar="DIR", help="write what each step of the pipeline made, a numbered file a step")
 
 
 def _add_prove(page: argparse.ArgumentParser) -> None:
-    page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs")
-    page.add_argument("--step", metavar="PLACE", help="instead: a step of backward with the next all-gather ahead of, or behind, the network phase of the reduce-scatter")
+    page.add_argument("--schedule", metavar="NAME", help="a file of schedules/, as in tide_rs; with --lanes")
+    page.add_argument("--step", metavar="ahead|behind", help="instead, with --lanes: both collectives in a step of backward, the next all-gather ahead of, or behind, the "
+                                                             "network phase of the reduce-scatter")
     _add_mode(page)
-    page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72")
-    _add_knobs(page, default="p2p")
+    page.add_argument("--lanes", metavar="L", help="GPUs of a node, 1..72; the node count is never given: what is proved holds for every one")
+    _add_knobs(page, default="p2p", knobs="the widest wave, and one pass of whole blocks")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write kept proofs")
-    page.add_argument("--paper-sweep", action="store_true", help="count the base plans of the paper that the verifier accepts and refuses")
+    page.add_argument("--paper-sweep", action="store_true", help="instead, by itself: count the base plans of the paper that the verifier accepts and refuses")
 
 
 def _add_verify(page: argparse.ArgumentParser) -> None:
@@ -248,8 +253,8 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     _add_asked(page, is_required=False)
     _add_knobs(page)
     _add_mode(page)
-    page.add_argument("--target", metavar="TARGET", default="host", help="python (the reference, in drawn orders), host (default: a process a rank) or loopback (all "
-                                                                           "ranks on one GPU) or nccl (a GPU a rank, one node)")
+    page.add_argument("--target", metavar="TARGET", default="host", help="host (default: a process a rank, on this machine), python (the reference, in drawn orders), "
+                                                                           "loopback (all ranks on one GPU) or nccl (a GPU a rank, one node)")
     page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
     page.add_argument("--seed", metavar="S", default="1", help="what draws the interleaving; 0 is the plain one (default: 1)")
     page.add_argument("--seeds", metavar="N", default="1", help="interleavings in one launch, from seed S on (default: 1)")
@@ -293,7 +298,7 @@ def _add_capture(page: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(page: argparse.ArgumentParser) -> None:
-    page.add_argument("--target", metavar="TARGET", help="only this one; exit 6 where it cannot be built and run here")
+    page.add_argument("--target", metavar="TARGET", help="only this one, of python, echo, host, loopback and nccl; exit 6 where it cannot be built and run here")
 
 
 def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
@@ -379,14 +384,14 @@ def _cache(environment: Mapping[str, str]) -> Cache:
 
 _PAGES = {
     "compile": ("plan, prove and emit both collectives of every group", _add_compile),
-    "prove": ("prove one schedule for every node count", _add_prove),
+    "prove": ("prove one schedule, or a step of both collectives, for every node count", _add_prove),
     "verify": ("re-check a bundle without z3: digests, certificates, layout, op tables, order", _add_verify),
     "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
     "run": ("run plans on made data and compare the bits with the reference", _add_run),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
     "capture": ("write the parameter groups of the model that a training script shards with fully_shard", _add_capture),
-    "doctor": ("what this machine has and lacks for each target", _add_doctor),
+    "doctor": ("say what this machine has and lacks for each target", _add_doctor),
 }
 COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command,
             "capture": _capture, "doctor": _doctor}
