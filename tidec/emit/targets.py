@@ -30,11 +30,11 @@ class Target:
 
 
 TARGETS = (
-    Target("python", "", "Python and numpy", True),
+    Target("python", "", "numpy", True),
     Target("echo", "tidec/echo.hpp", "g++", True),
-    Target("host", "host/target.hpp", "g++", True, ("host",)),
-    Target("loopback", "loopback/target.hpp", "one GPU and nvcc", True, ("host", "cuda", "loopback"), is_cuda=True, is_virtual=True),
-    Target("nccl", "nccl/target.hpp", "several GPUs of one node, and nvcc", True, ("cuda", "nccl"), is_cuda=True),
+    Target("host", "host/target.hpp", "g++ and numpy", True, ("host",)),
+    Target("loopback", "loopback/target.hpp", "one GPU, nvcc, g++ and numpy", True, ("host", "cuda", "loopback"), is_cuda=True, is_virtual=True),
+    Target("nccl", "nccl/target.hpp", "several GPUs of one node, nvcc, g++ and numpy", True, ("cuda", "nccl"), is_cuda=True),
 )
 
 
