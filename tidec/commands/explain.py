@@ -105,7 +105,7 @@ def _explain_code(code: str) -> Answer:
         raise TidecError(Diagnostic("P001", f"there is no code {code}", help="a code is a letter and three digits, as messages show it: V104"))
     found = CODES[code]
     fields = {"code": code, "name": found.name, "exit_code": found.exit.value, "page": found.page}
-    return Answer(Exit.OK, fields, f"{code} {found.name}\n\n{found.page}\n\nA command that stops at it exits {found.exit.value}.")
+    return Answer(Exit.OK, fields, f"{code} {found.name}\n\n{_wrapped(found.page)}\n\nA command that stops at it exits {found.exit.value}.")
 
 
 def _explain_word(word: str) -> Answer:
@@ -113,7 +113,11 @@ def _explain_word(word: str) -> Answer:
     if not title:
         raise TidecError(Diagnostic("P001", f"{quoted(word)} is no bundle, no code, no knob and no word of the glossary",
                                     help=f"did you mean {nearest(word, words())}?  README has the glossary"))
-    return Answer(Exit.OK, {"word": title, "page": text}, f"{title}\n\n" + "\n".join(textwrap.wrap(text, 110)))
+    return Answer(Exit.OK, {"word": title, "page": text}, f"{title}\n\n{_wrapped(text)}")
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 110))
 
 
 def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: Mode, order: str | None) -> _Explained:
