@@ -58,6 +58,9 @@ GLOSSARY = {
     "slot": "a landing of a model's arena, for groups that never live at the same time",
     "step, phase, gate": "a reduce-scatter of backward and the all-gather that comes next; its reads, then its network; what holds that all-gather back until "
                          "gradients in its landing are read",
+    "mode, in_place, slot_reuse": "where gradients lie while they are reduced: where autograd left them, or in the landing that their parameters have just left; `--mode`",
+    "order": "when a step gathers, reshards and reduces each group; it shapes the model's arena, and no plan: `--order`, `examples/README.md`",
+    "budget": "GiB that the model's arena may take: `--budget`; a compile above it is refused (V401)",
     "fence": "all ranks end one plan's calls before any begins another's in the same memory",
     "window": "an arena as NCCL registers it",
     "echo": "the emitted program, compiled to print what it would issue",
