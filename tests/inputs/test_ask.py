@@ -4,7 +4,7 @@ import pathlib
 import pytest
 
 from tidec.errors import Exit, TidecError, CODES
-from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause, stock_reason
+from tidec.inputs.ask import Ask, Collective, Mode, StockCause, read_mode, stock_cause, stock_reason
 from tidec.inputs.capability import Lowering
 from tidec.inputs.knobs import FULL, Knobs, default_knobs
 from tidec.inputs.signature import Dtype, Group, Parameter, load_groups
@@ -133,3 +133,10 @@ error[P006 bad-knob]: cast=0 cannot hold for group "g"
         ask(Knobs(8, 4, n_out=2))
     assert ask(Knobs(8, 4, n_out=2), nodes=3).knobs.n_out == 2
     assert ask(Knobs(1, 1), nodes=1, lanes=1).knobs.n_out is FULL
+
+
+@pytest.mark.parametrize("given", ["", "Slot_reuse", "in_place ", None, 3, b"in_place", Mode.SLOT_REUSE], ids=repr)
+def test_a_mode_is_the_text_of_one_of_two(given):
+    assert [read_mode(m.value) for m in Mode] == list(Mode)
+    with pytest.raises(TidecError, match=r"P001 usage\]: there is no mode"):
+        read_mode(given)

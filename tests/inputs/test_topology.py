@@ -122,6 +122,17 @@ def test_a_text_that_is_no_topology_is_refused(text, head):
     assert short_refusal(text).splitlines()[0] == head
 
 
+@pytest.mark.parametrize("given", [
+    {"nic_gbps": 0}, {"push_gbps": -1.0}, {"sum_gbps_per_cta": float("nan")}, {"land_gbps_per_cta": float("inf")}, {"land_cap_gbps": "5"}, {"nic_gbps": True},
+    {"nic_gbps": 10**400}, {"wait_us": -1}, {"sms": 0}, {"sms": 1.5}, {"sms": 65536}, {"nic_traffic_class": -1}, {"nic_traffic_class": 256},
+], ids=str)
+def test_numbers_that_python_gives_are_held_to_the_same_ranges_as_those_of_a_file(given):
+    ((name, _),) = given.items()
+    with pytest.raises(TidecError, match=rf"P004 bad-topology\]: {name} is "):
+        Topology(2, 2, **given)
+    assert Topology(2, 2, wait_us=0, sms=1, nic_gbps=1, nic_traffic_class=255).wait_us == 0
+
+
 def test_every_refusal_reads_as_written_down(golden):
     texts = [refusal(text) for text, _ in REFUSED] + [short_refusal(text) for text, _ in SHORT_REFUSED]
     golden("inputs/topology-refused.txt", "\n".join(text + "\n" for text in texts))

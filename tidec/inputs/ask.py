@@ -33,7 +33,9 @@ def read_mode(text: str) -> Mode:
     for mode in Mode:
         if text == mode.value:
             return mode
-    raise TidecError(Diagnostic("P001", f"there is no mode {quoted(text)}", help=f"one of: {', '.join(m.value for m in Mode)}"))
+    # From Python anything may come here.
+    given = quoted(text) if isinstance(text, str) else repr(text)
+    raise TidecError(Diagnostic("P001", f"there is no mode {given}", help=f"one of: {', '.join(m.value for m in Mode)}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ M nodes, L lanes, N = M*L ranks, n node, j lane. Rank r = n*L + j.
 from __future__ import annotations
 
 import re
+import reprlib
+import sys
 from dataclasses import KW_ONLY, dataclass
 
 from tidec.errors import Diagnostic, TidecError
@@ -16,6 +18,7 @@ MAX_RANKS = 2**31 - 1
 
 _RATES = ("nic_gbps", "push_gbps", "sum_gbps_per_cta", "land_gbps_per_cta", "land_cap_gbps")
 _KEYS = ("schema", "nodes", "lanes", "ranks", "rails", *_RATES, "wait_us", "sms", "multicast", "nic_traffic_class", "origin")
+MAX_SMS, MAX_TRAFFIC_CLASS = 65535, 255
 _SHORT = re.compile(r"([0-9]+)x([0-9]+)")
 
 
@@ -60,6 +63,10 @@ class Topology:
             object.__setattr__(self, "rails", tuple(range(self.lanes)))
         if len(self.rails) != self.lanes:
             raise _bad(f"{len(self.rails)} rails are given for {self.lanes} lanes", help="give one rail a lane")
+        for name in (*_RATES, "wait_us"):
+            _check_rate(name, getattr(self, name), is_zero_allowed=name == "wait_us")
+        _check_integer("sms", self.sms, 1, MAX_SMS)
+        _check_integer("nic_traffic_class", self.nic_traffic_class, 0, MAX_TRAFFIC_CLASS)
 
     @property
     def ranks(self) -> int:
@@ -106,9 +113,9 @@ def read_topology(text: str, *, file: str) -> Topology:
     if "wait_us" in given:
         known["wait_us"] = document.number(given["wait_us"].node, what="wait_us", is_zero_allowed=True)
     if "sms" in given:
-        known["sms"] = document.integer(given["sms"].node, what="sms", low=1, high=65535)
+        known["sms"] = document.integer(given["sms"].node, what="sms", low=1, high=MAX_SMS)
     if "nic_traffic_class" in given:
-        known["nic_traffic_class"] = document.integer(given["nic_traffic_class"].node, what="nic_traffic_class", high=255)
+        known["nic_traffic_class"] = document.integer(given["nic_traffic_class"].node, what="nic_traffic_class", high=MAX_TRAFFIC_CLASS)
     if "multicast" in given:
         known["multicast"] = document.flag(given["multicast"].node, what="multicast")
     if "origin" in given:
@@ -166,6 +173,20 @@ def _rails(document: Document, member: Member, nodes: int, lanes: int) -> tuple[
 
 def _listed(rails: tuple[int, ...]) -> str:
     return "[" + ", ".join(map(str, rails)) + "]"
+
+
+def _check_rate(name: str, value: object, *, is_zero_allowed: bool) -> None:
+    """Raises P004 where a rate is given that is no number that a float holds above zero (or zero, where that is allowed)."""
+    bound = "zero or more" if is_zero_allowed else "more than zero"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 <= value <= sys.float_info.max and (value or is_zero_allowed)):
+        raise _bad(f"{name} is {reprlib.repr(value)}, not a number that is {bound}", help=f"give a number that is {bound}, or leave it out")
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raises P004 where a number is given that is no integer from low to high."""
+    if value is not None and not (type(value) is int and low <= value <= high):
+        raise _bad(f"{name} is {reprlib.repr(value)}, not an integer from {low} to {high}", help=f"give an integer from {low} to {high}, or leave it out")
 
 
 def _bad(sentence: str, *, reason: str = "", help: str) -> TidecError:
