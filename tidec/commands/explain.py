@@ -36,14 +36,16 @@ _LAYOUT_FIELDS = ("shard_bytes", "landing_bytes", "pack_bytes", "pad_bytes", "ze
 _COST_FIELDS = ("descriptors", "rounds", "waves", "arena_bytes", "staging_bytes")
 _INCAST = "the all-gather is not paced: a node that runs ahead can send to a rail that still receives from another (incast)"
 _LEGEND = (
-    "shard: what a rank contributes.  landing: what every rank ends with, used where it lands.  padding: its bytes that belong to no row.",
-    "empty: pairs of a parameter and a rank without a row of it.  unaligned: parameters that do not start at a multiple of 16 bytes.",
-    "descriptors, rounds, waves: of rank 0 in one call.  staging: the part of the arena that is neither landing nor shard.",
-    "arena: what a rank allocates for the plan. All-gather: two landings (a group in use, the next one arriving), the shard where nothing is cast,",
-    "and the staging. Reduce-scatter: the staging. stock: what FSDP2 allocates to do the same. All-gather: two unsharded groups and the rank-major",
-    "gather buffer it copies out of; its shards, which it stores too, are not counted. Reduce-scatter: the buffer that it packs gradients in, in",
-    "fp32, as these plans reduce; with reduce_dtype bf16 it is half of that. Gradients and the output are the job's own on both sides.",
-    "An arena here is one a row, as if the row were alone.",
+    "shard: what a rank contributes.  landing: what every rank ends with, used where it lands.",
+    "padding: bytes of the landing that belong to no row.  empty: pairs of a parameter and a rank without a row of it.",
+    "unaligned: parameters that do not start at a multiple of 16 bytes.  descriptors, rounds, waves: of rank 0 in one call.",
+    "staging: the part of the arena that is neither landing nor shard.",
+    "arena: what a rank allocates for the plan, as if the row were alone. All-gather: two landings (a group in use, the next",
+    "  one arriving), the shard where nothing is cast, and the staging. Reduce-scatter: the staging.",
+    "stock: what FSDP2 allocates to do the same. All-gather: two unsharded groups and the rank-major gather buffer that it",
+    "  copies out of; its shards, which it stores too, are not counted. Reduce-scatter: the buffer that it packs gradients",
+    "  in, in fp32, as these plans reduce; with reduce_dtype bf16 it is half of that.",
+    "Gradients and the output are the job's own on both sides.",
 )
 
 
@@ -61,7 +63,8 @@ class _Row:
 class _Model:
     """What is known of a model and not of a bundle, which does not say how a step uses its groups, or what decided its knobs.
 
-    memory: in all modes.  arena: in the mode that is explained.  separate_bytes: what an arena a plan would take.  choices: one a group.
+    memory: in all modes that the order allows.  arena: in the mode that is explained.  separate_bytes: what an arena a plan would take.  choices: one a group.
+    refusals: why another mode than the explained one has no row.
     """
 
     topology: Topology
@@ -69,6 +72,7 @@ class _Model:
     arena: ModelArena
     separate_bytes: int
     choices: tuple[Choice, ...]
+    refusals: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,13 @@ class _Explained:
 
 
 def run(
-    *, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str = Mode.IN_PLACE.value,
+    *, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str | None = None,
     order: str | None = None,
 ) -> Answer:
     """The page of a code, a knob or a word, or the costs of a bundle or of a topology and a model; `None` = not given."""
-    if what is not None and (topo is not None or group is not None or settings or capability is not None or order is not None):
-        raise TidecError(Diagnostic("P001", "explain takes a bundle, a code or a word, or --topo and --group, not both", help="run tidec explain --help"))
+    if what is not None and (topo is not None or group is not None or settings or any(x is not None for x in (capability, mode, order))):
+        raise TidecError(Diagnostic("P001", "explain takes a bundle, a code or a word, or --topo and --group, not both",
+                                    reason="--set, --capability, --mode and --order go with --topo and --group", help="run tidec explain --help"))
     if what is not None and _CODE.fullmatch(what) and not os.path.exists(what):
         return _explain_code(what.upper())
     if what is not None and not os.path.lexists(what) and os.path.basename(what) == what:
@@ -97,7 +102,7 @@ def run(
         return _told(_of_bundle(Path(what)))
     if topo is None or group is None:
         raise TidecError(Diagnostic("P001", "explain needs a bundle, a code, a word, or both --topo and --group", help="run tidec explain --help"))
-    return _told(_of_model(topo, group, settings, capability, read_mode(mode), order))
+    return _told(_of_model(topo, group, settings, capability, Mode.IN_PLACE if mode is None else read_mode(mode), order))
 
 
 def _explain_code(code: str) -> Answer:
@@ -126,8 +131,16 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
     choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m) for g in asked.signature.groups] for m in Mode}
     planned = {m: _planned(asked, m, choices[m]) for m in Mode}
     plans = {m: [tuple(o if isinstance(o, Plan) else None for o in row) for row in rows] for m, rows in planned.items()}
-    arenas = {m: plan_arena(asked.signature, plans[m], mode=m, order=used) for m in Mode}
-    memory = memory_of(asked.signature, asked.topology, tuple(arenas.values()), [[need_of(*row) for row in rows] for rows in plans.values()])
+    arenas: dict[Mode, ModelArena] = {}
+    refusals = []
+    for m in Mode:
+        try:
+            arenas[m] = plan_arena(asked.signature, plans[m], mode=m, order=used)
+        except TidecError as error:
+            if m is mode or error.diagnostics[0].code != "P002":
+                raise
+            refusals.append(f"{m.value}: not with this order: {error.diagnostics[0].sentence}")
+    memory = memory_of(asked.signature, asked.topology, tuple(arenas.values()), [[need_of(*row) for row in plans[m]] for m in arenas])
     costs: dict[str, Cost] = {}
     for plan in (o for row in planned[mode] for o in row if isinstance(o, Plan)):
         if plan.digest not in costs:
@@ -137,7 +150,7 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
         for g, row in zip(asked.signature.groups, planned[mode]))
     return _Explained(
         asked.topology.nodes, asked.topology.lanes, asked.lowering, rows,
-        _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode])))
+        _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode]), tuple(refusals)))
 
 
 def _planned(asked: Asked, mode: Mode, choices: Sequence[Choice]) -> list[tuple[Plan | StockCause, ...]]:
@@ -247,6 +260,7 @@ def _remarks(e: _Explained) -> list[str]:
     is_gathered = any(isinstance(row.outcomes[0], Cost) for row in e.rows)
     return [
         *_larger(e),
+        *(() if e.model is None else e.model.refusals),
         *([f"unsafe: {_INCAST}"] if e.nodes > 1 and is_gathered else []),
         *(["nvls: sums are repeatable, not bit-equal to p2p: the switch adds in an order of its own"] if e.lowering is Lowering.NVLS else []),
     ]

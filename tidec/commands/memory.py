@@ -18,10 +18,12 @@ _NAMES = {
 }
 _COLUMNS = ("shards", "unsharded", "gradients", "packed", "arena")
 _LEGEND = (
-    "peak: of a rank, at the moment of a step in which it holds most. shards: as they are stored.  unsharded: gather buffers and parameters outside an arena.",
-    "gradients: as autograd makes them, of the group that backward is in, and in_place of the one before.  packed: what stock packs them in to reduce them.",
-    "arena: one for the model: landings and stages of all groups.  a layer: live bytes during the backward of one of many layers, its shards and its own",
-    "gradients not counted (paper 5.4). Reduced gradients, optimizer state and activations are the job's own. Stock's rows are lower bounds: without the moment",
+    "peak: of a rank, at the moment of a step in which it holds most.  shards: as they are stored.",
+    "unsharded: gather buffers and parameters outside an arena.  packed: what stock packs gradients in to reduce them.",
+    "gradients: as autograd makes them, of the group that backward is in, and in_place of the one before.",
+    "arena: one for the model: landings and stages of all groups.",
+    "a layer: live bytes during the backward of one of many layers, without its shards and its own gradients (paper 5.4).",
+    "Reduced gradients, optimizer state and activations are the job's own. Stock's rows are lower bounds: without the moment",
     "of a copy out of a gather buffer, and without what its allocator, or the pool of symmetric memory, loses in pieces.",
 )
 
@@ -117,7 +119,7 @@ def arena_text(arena: ModelArena, signature: Signature, *, separate_bytes: int) 
         for r in arena.regions
     ]
     return "\n".join((
-        f"arena of the model: {bytes_text(arena.bytes)}, {mode_text(arena.mode)} (an arena a plan: {bytes_text(separate_bytes)}); "
+        f"arena of the model: {bytes_text(arena.bytes)}, {mode_text(arena.mode)} (an arena a plan: {bytes_text(separate_bytes)})",
         f"the order of use {order_text(arena.order)}",
         table(("region", "offset", "bytes", "groups", "", "fences"), rows, right=(1, 2, 3, 5)),
     ))
