@@ -304,8 +304,8 @@ def _add_doctor(page: argparse.ArgumentParser) -> None:
 def _compile(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.compile import run
 
-    return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode or _MODE, budget=options.budget,
-               target=options.target, is_stock_ok=options.stock_ok, is_echoed=not options.no_echo, out=options.o, is_forced=options.force, dump=options.dump,
+    return run(topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability,
+               mode=_MODE if options.mode is None else options.mode, budget=options.budget, target=options.target, is_stock_ok=options.stock_ok, is_echoed=not options.no_echo, out=options.o, is_forced=options.force, dump=options.dump,
                cache=None if options.no_cache else _cache(environment), order=options.order)
 
 
@@ -325,7 +325,7 @@ def _verify(options: argparse.Namespace, environment: Mapping[str, str]) -> Answ
 def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.explain import run
 
-    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode or _MODE,
+    return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode,
                order=options.order)
 
 

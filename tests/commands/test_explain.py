@@ -81,3 +81,29 @@ def test_the_mode_is_that_of_the_arena_and_an_order_of_its_landings(json_of, tol
 def test_every_code_has_a_page(code, json_of):
     exit_code, page = json_of("explain", code.lower())
     assert exit_code == 0 and page["schema"] == "tidec.explain/1" and page["code"] == code and page["name"] == CODES[code].name and len(page["page"]) > 30
+
+
+ORDER = """{"events": [{"unshard": "small"}, {"reshard": "small"}, {"reduce": "small"}, {"unshard": "small"}, {"read": "small"}]}
+"""
+
+
+def test_an_order_that_one_mode_allows_is_explained_in_that_mode(json_of, told, group, tmp_path):
+    # The group is gathered again while its gradients are read, which it may be where they do not lie in its landing.
+    asked = ("explain", "--topo", "2x2", "--group", group(SMALL), "--order", tmp_path / "o.json")
+    (tmp_path / "o.json").write_text(ORDER)
+    exit_code, content = json_of(*asked)
+    assert exit_code == 0 and [s["system"] for s in content["memory"]["systems"]] == ["stock", "stock_symmetric", "in_place"]
+    assert any(note.startswith('slot_reuse: not with this order: group "small" is unsharded again before its gradients are read') for note in content["notes"])
+    refused = told(*asked, "--mode", "slot_reuse")
+    assert "P002 malformed" in refused and "help: record its read before, or use --mode in_place" in refused and refused.endswith("exit 2\n")
+
+
+@pytest.mark.parametrize("what", ["V104", "W", "."])
+@pytest.mark.parametrize("option", ["--mode", "--capability", "--order", "--set"])
+def test_what_depends_on_no_mode_takes_none(told, what, option):
+    assert "error[P001 usage]: explain takes a bundle, a code or a word" in told("explain", what, option, "slot_reuse")
+
+
+def test_an_empty_mode_is_no_mode(told, group):
+    for command in ("explain", "compile"):
+        assert 'there is no mode ""' in told(command, "--topo", "2x2", "--group", group(SMALL), "--mode", "")
