@@ -104,7 +104,9 @@ def test_a_budget_refuses_the_arena_of_the_model_and_its_absence_does_not(tmp_pa
     assert compiled(tmp_path / "b", budget_bytes=arena.bytes).warnings == ()
     with pytest.raises(TidecError) as caught:
         compiled(tmp_path / "c", budget_bytes=arena.bytes - 1)
-    assert caught.value.diagnostics[0].code == "V401" and not (tmp_path / "c").exists()
+    over = caught.value.diagnostics[0]
+    assert over.code == "V401" and not (tmp_path / "c").exists()
+    assert over.sentence.endswith(f" needs {arena.bytes:,} bytes") and over.reason.startswith(f"the budget is {arena.bytes - 1:,} bytes; ")
 
 
 def test_an_order_of_use_places_the_landings(tmp_path):

@@ -241,10 +241,11 @@ def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, b
         return ()
     stock = peak(arena.order, tuple(held_by(group, ranks=topology.ranks) for group in signature.groups), System.STOCK)
     largest = max(arena.regions, key=lambda r: r.bytes)
+    needed, budget = _told_apart(arena.bytes, budget_bytes or DEFAULT_BUDGET_BYTES)
     over = Diagnostic(
-        "V401", f"the arena of {quoted(signature.source_name)} needs {_gib(arena.bytes)}",
-        reason=f"the budget is {_gib(budget_bytes or DEFAULT_BUDGET_BYTES)}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
-               f"takes {_gib(largest.bytes)}; stock FSDP2 takes {_gib(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
+        "V401", f"the arena of {quoted(signature.source_name)} needs {needed}",
+        reason=f"the budget is {budget}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
+               f"takes {_size(largest.bytes)}; stock FSDP2 takes {_size(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
         help=f"shard smaller groups{', use --mode slot_reuse' if arena.mode is Mode.IN_PLACE else ''}, or set more passes (n_part); tidec explain shows what takes how much",
         level=Level.ERROR if budget_bytes else Level.WARNING)
     if budget_bytes:
@@ -267,5 +268,15 @@ def _premise_fails(program: Program, plan: Plan) -> TidecError:
     return TidecError(*(c.diagnostic for c in claims if c.verdict is Verdict.REFUTED and c.diagnostic is not None), premise_refusal(plan))
 
 
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def _told_apart(a: int, b: int) -> tuple[str, str]:
+    """Two different sizes in words that differ."""
+    told = (_size(a), _size(b))
+    return told if told[0] != told[1] else (f"{a:,} bytes", f"{b:,} bytes")
+
+
+def _size(count: int) -> str:
+    """In GiB, or in MiB or bytes where that would be none."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if 10 * count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:,} byte" + ("" if count == 1 else "s")

@@ -105,5 +105,5 @@ def test_what_depends_on_no_mode_takes_none(told, what, option):
 
 
 def test_an_empty_mode_is_no_mode(told, group):
-    for command in ("explain", "compile"):
+    for command in ("explain", "compile", "run"):
         assert 'there is no mode ""' in told(command, "--topo", "2x2", "--group", group(SMALL), "--mode", "")

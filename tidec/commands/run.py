@@ -109,7 +109,7 @@ def _bundle(
     bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str | None, cache: Cache,
     target: str | None,
 ) -> Bundle:
-    if bundle is not None and (topo or group or settings or capability or mode):
+    if bundle is not None and (settings or any(x is not None for x in (topo, group, capability, mode))):
         raise TidecError(Diagnostic("P001", "a bundle is given, and inputs to compile too", help="give a bundle, or --topo and --group"))
     if bundle is not None:
         return read_bundle(given_path(bundle, what="the bundle"))
@@ -117,7 +117,7 @@ def _bundle(
         raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     store = open_proofs(cache, prover_identity())
-    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=read_mode(mode or Mode.IN_PLACE.value), cache=cache,
+    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=Mode.IN_PLACE if mode is None else read_mode(mode), cache=cache,
                    store=store, is_echoed=target is not None, target=target).bundle
 
 
