@@ -22,8 +22,26 @@ def test_groups_that_are_sized_alike_are_told_once():
     assert choices_text(names, [sized(100)] * 5 + [sized(2**23)]).count("knobs of") == 2
 
 
-def test_knobs_that_nobody_decided_are_not_told():
+def test_knobs_that_nobody_decided_are_not_told(told, json_of, group):
     assert choices_text(("g",), (Choice(Knobs(8, 4), ()),)) == ""
+    # A group without a reduce-scatter has no staging to have decided anything.
+    row = '"shape": [64, 4], "dtype": "bf16"'
+    stock, planned = f'{{"name": "s", "params": [{{"name": "w", {row}, "shard_dim": 1}}]}}', f'{{"name": "t", "params": [{{"name": "w", {row}}}]}}'
+    model, both = group(f'{{"groups": [{stock}]}}', "stock.json"), group(f'{{"groups": [{stock}, {planned}]}}')
+    text = told("explain", "--topo", "2x2", "--group", model)
+    assert "knobs of" not in text and "rates:" not in text
+    assert "\nknobs of t\n" in told("explain", "--topo", "2x2", "--group", both)
+    assert json_of("explain", "--topo", "2x2", "--group", both)[1]["knobs"][0] == {}
+
+
+def test_no_line_is_wider_than_120_columns_whatever_the_rates():
+    extremes = (1e-6, 1, 1e12)
+    for topology in (Topology(m, l, nic_gbps=nic, sum_gbps_per_cta=rate, sms=1, origin="our machine, measured on a Monday " * 9)
+                     for m, l in ((1, 1), (1, 8), (3, 72)) for nic in extremes for rate in extremes):
+        chosen = solve(topology, packed_elems=2**20, grad_item_bytes=2)
+        lines = [*choices_text(["g"], [chosen]).splitlines(), *rates_text(topology).splitlines()]
+        assert max(map(len, lines)) <= 120, topology
+        assert " ".join(line.strip() for line in lines).count("(eq. 13)") == 1
 
 
 def test_fields_have_what_was_set_and_why_the_rest():

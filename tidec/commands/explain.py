@@ -208,7 +208,8 @@ def _told(e: _Explained) -> Answer:
 
 
 def _model_parts(model: _Model, names: Sequence[str]) -> list[str]:
-    parts = (memory_text(model.memory), choices_text(names, model.choices), rates_text(model.topology))
+    decided = choices_text(names, model.choices)
+    parts = (memory_text(model.memory), decided, rates_text(model.topology) if decided else "")
     return [line for part in parts if part for line in ("", part)]
 
 

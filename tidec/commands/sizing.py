@@ -1,6 +1,7 @@
 """What decided the knobs of a model's groups, told: a table for each set of knobs, and fields for JSON."""
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -10,10 +11,11 @@ from tidec.size.rates import rates_of
 from tidec.size.solver import Choice
 
 _SHOWN = 4
+_WIDTH, _WHY_WIDTH = 120, 100
 
 
 def choices_text(names: Sequence[str], choices: Sequence[Choice]) -> str:
-    """One table for each set of knobs, with the terms of the first group that has it; "" where everything was set before.
+    """One table for each set of knobs, with the terms of the first group that has it; "" where nothing was decided.
 
     names: of the groups, one a choice.
     """
@@ -35,11 +37,16 @@ def rates_text(topology: Topology) -> str:
     for f in fields(rates):
         rate = getattr(rates, f.name)
         by_origin.setdefault(rate.origin, []).append(f"{f.name} {float(rate.value):g}")
-    return "\n".join(f"rates: {', '.join(found)} ({origin})" for origin, found in by_origin.items())
+    lines = (f"rates: {', '.join(found)} ({origin})" for origin, found in by_origin.items())
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def _table(names: Sequence[str], choice: Choice) -> str:
     shown = [short(name) for name in dict.fromkeys(names)]
     more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     head = f"knobs of {', '.join(shown[:_SHOWN])}{more}" + (f"; why, of {shown[0]}" if len(shown) > 1 else "")
-    return head + "\n" + table(("knob", "value", "why"), [(term.name, term.value, term.why) for term in choice.terms], right=(1,))
+    rows = []
+    for term in choice.terms:
+        first, *rest = textwrap.wrap(term.why, _WHY_WIDTH, subsequent_indent="  ")
+        rows += [(term.name, term.value, first), *(("", "", part) for part in rest)]
+    return head + "\n" + table(("knob", "value", "why"), rows, right=(1,))

@@ -44,7 +44,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The knobs of a group and what decided each, in the order in which they were decided."""
+    """The knobs of a group and what decided each, in the order in which they were decided; no terms where nothing did."""
 
     knobs: Knobs
     terms: tuple[Term, ...]
@@ -96,11 +96,11 @@ class _Case:
 
 
 def choose(topology: Topology, group: Group, *, mode: Mode = Mode.IN_PLACE, budget_bytes: int | None = None, settings: Settings = NOTHING_SET) -> Choice:
-    """`solve` for a group; one that keeps the stock reduce-scatter has the knobs of the smallest one that does not. Raises P006."""
-    elems, item_bytes = 1, 2
-    if stock_cause(group, Collective.REDUCE_SCATTER) is None:
-        elems, item_bytes = sum(rows_per_rank(p.rows, topology.ranks) * p.row_elems for p in group.trainable), group.gradient_dtype.item_bytes
-    return solve(topology, packed_elems=elems, grad_item_bytes=item_bytes, mode=mode, budget_bytes=budget_bytes, settings=settings)
+    """`solve` for a group; one that keeps the stock reduce-scatter has the knobs of the smallest one that does not, and nothing that decided them. Raises P006."""
+    if stock_cause(group, Collective.REDUCE_SCATTER) is not None:
+        return Choice(solve(topology, packed_elems=1, grad_item_bytes=2, mode=mode, budget_bytes=budget_bytes, settings=settings).knobs, ())
+    elems = sum(rows_per_rank(p.rows, topology.ranks) * p.row_elems for p in group.trainable)
+    return solve(topology, packed_elems=elems, grad_item_bytes=group.gradient_dtype.item_bytes, mode=mode, budget_bytes=budget_bytes, settings=settings)
 
 
 def solve(
