@@ -80,6 +80,15 @@ def test_prove_proves_and_emits_again(topo, bundle, told):
     assert re.search(r"\d sources emitted again, byte for byte the same", text) and "tidec verify --prove" not in text.split("\n", 1)[1]
 
 
+def test_prove_decides_what_is_no_theorem_and_too_large_to_unfold(bundle, told, monkeypatch):
+    monkeypatch.setattr("tidec.verify.recheck_unfold.MAX_POINTS", 1000)
+    folder = bundle("3x2", "--set", "chunks=5")
+    text = told("verify", folder)
+    assert "V901" in text and "tidec verify --prove" in text and text.endswith("exit 3\n")
+    text = told("verify", folder, "--prove")
+    assert re.search(r"block.rs +proof +for every node count", text) and "too large to unfold, and left to z3" in text and text.endswith("exit 0\n")
+
+
 def test_only_prove_sees_a_source_that_its_plan_does_not_emit(bundle, told):
     """The checker cannot say what C++ means: sources are taken at their digests until they are emitted again."""
     folder = bundle("2x2")
@@ -97,3 +106,18 @@ def test_only_prove_sees_a_source_that_its_plan_does_not_emit(bundle, told):
 def test_a_copy_under_another_name_verifies(bundle, told, tmp_path):
     shutil.copytree(bundle("2x2"), tmp_path / "a folder elsewhere")
     assert told("verify", tmp_path / "a folder elsewhere").endswith("exit 0\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--no-echo",)], ids=" ".join)
+def test_a_bundle_of_no_plan_is_what_compile_made(told, json_of, group, tmp_path, options):
+    model = group('{"params": [{"name": "w", "shape": [64, 16], "dtype": "bf16", "shard_dim": 1}]}')
+    assert told("compile", "--topo", "3x2", "--group", model, "-o", tmp_path / "b", "--stock-ok", *options).endswith("exit 0\n")
+    for more in ((), ("--prove",)):
+        code, content = json_of("verify", tmp_path / "b", *more)
+        assert (code, content["verdict"], content["plans"]) == (0, "proved", [])
+    # An echo that has steps of no plan is still no echo.
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    manifest["echo"] = {"checked": True, "ranks": 6, "steps": 1, "digest": "0" * 64}
+    (tmp_path / "b" / "manifest.json").write_text(canonical(manifest))
+    reseal(tmp_path / "b", "ask.json", (tmp_path / "b" / "ask.json").read_text())
+    assert "what it says of the echo is no such thing" in told("verify", tmp_path / "b")

@@ -37,7 +37,7 @@ def check_ask(files: Files) -> tuple[Wanted, ...]:
     """The plans that the manifest lists, each with a group that asks for it. Raises C001."""
     manifest, listed = files.manifest, files.listed
     _need(manifest.keys() == _MANIFEST_KEYS and isinstance(manifest["tidec_version"], str), "it has not the fields of this version")
-    _need(_is_echo(manifest["echo"]), "what it says of the echo is no such thing")
+    _need(_is_echo(manifest["echo"], is_empty=not manifest["plans"]), "what it says of the echo is no such thing")
     _need(ASK in listed and sha256(listed[ASK]) == manifest["inputs_digest"], f"its inputs_digest is not the sha256 of {ASK}")
     ask = parsed(ASK, listed[ASK])
     _check_topology(ask)
@@ -190,12 +190,13 @@ def _chunks(knobs: dict, plan: dict, facts: Facts) -> int:
     return -(-count // knobs["stripes"]) * knobs["stripes"]
 
 
-def _is_echo(echo: dict) -> bool:
+def _is_echo(echo: dict, *, is_empty: bool) -> bool:
+    """Whether that can be said of an echo. is_empty: the bundle has no plan, and then its echo has no step."""
     if echo == {"checked": False}:
         return echo["checked"] is False
     return (
         echo.keys() == {"checked", "ranks", "steps", "digest"} and echo["checked"] is True and type(echo["ranks"]) is type(echo["steps"]) is int
-        and echo["ranks"] >= 1 and echo["steps"] >= 1 and is_digest(echo["digest"])
+        and (echo["ranks"] == echo["steps"] == 0 if is_empty else echo["ranks"] >= 1 and echo["steps"] >= 1) and is_digest(echo["digest"])
     )
 
 
