@@ -273,6 +273,8 @@ def test_a_graph_that_is_too_large_is_unknown(made, monkeypatch):
     code, told, exit_code = refused(made("3x2", "chunks=5"))
     assert (code, exit_code) == ("V901", Exit.UNKNOWN) and "more than 1000" in told and "--prove" in told
     assert recheck(made("3x2")).order_by is Order.THEOREM
+    report = recheck(made("3x2", "chunks=5"), will_prove=True)
+    assert report.order_by is Order.PROOF and {p.order for p in report.plans} == {Order.PROOF, Order.THEOREM}
 
 
 # ---- no code shared, nothing loaded, and in time

@@ -27,7 +27,7 @@ def run(*, bundle: str, is_proved_again: bool) -> Answer:
     is_proved_again: needs the packages of the extra tidec[compile].  Raises TidecError for everything but 0.
     """
     path = given_path(bundle, what="the bundle")
-    report = recheck(path)
+    report = recheck(path, will_prove=is_proved_again)
     proofs = _prove_again(path) if is_proved_again else ()
     checked = [*report.checked, *(c for p in report.plans for c in p.checked), *proofs]
     trusted = tuple(c for c in report.trusted if not (is_proved_again and "--prove" in c.what))
@@ -43,7 +43,7 @@ def _jsonable(c: Checked) -> dict[str, str]:
 
 
 def _text(report: Report, checked: list[Checked], trusted: tuple[Checked, ...]) -> str:
-    rows = [(p.stem, p.order.value, "for every node count" if p.order is Order.THEOREM else f"unfolded on M = {', '.join(map(str, p.nodes))}") for p in report.plans]
+    rows = [(p.stem, p.order.value, f"unfolded on M = {', '.join(map(str, p.nodes))}" if p.order is Order.GRAPH else "for every node count") for p in report.plans]
     plans = {f"{p.stem}.{end}" for p in report.plans for end in ("plan.json", "cert.json")}
     lines = [table(("plan", "order by", "which holds"), rows), "", "checked"]
     lines += [f"  {c.file or 'bundle'}: {c.what}" for c in checked if c.file not in plans]

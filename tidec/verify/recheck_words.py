@@ -12,6 +12,7 @@ class Order(Enum):
 
     THEOREM = "theorem"    # its families are among those that were proved for every node count
     GRAPH = "graph"        # its families were unfolded on a small topology and every pair of accesses looked up
+    PROOF = "proof"        # it is no theorem and too large to unfold: its claims are decided with the solver, after this
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Report:
 
     @property
     def order_by(self) -> Order:
-        """`graph` if one plan needed it."""
-        return Order.GRAPH if any(p.order is Order.GRAPH for p in self.plans) else Order.THEOREM
+        """`proof` if one plan needed it, else `graph` if one did."""
+        return next((o for o in (Order.PROOF, Order.GRAPH) if any(p.order is o for p in self.plans)), Order.THEOREM)
 
 
 def tampered(file: str, reason: str) -> TidecError:
