@@ -21,6 +21,7 @@ An arena is planned, and its plans are those that are proved; a program that run
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -143,6 +144,7 @@ def _share_stages(order: Order, needs: Sequence[Need]) -> tuple[tuple[Slot, int]
             calls.append(g)
             called.add(need.reduce_plan)
     size = {n.reduce_plan: n.reduce_stage_bytes for n in needs}
+    num_calls = Counter(needs[g].reduce_plan for g in calls)
     regions: list[list[str]] = []
     for plan in dict.fromkeys(needs[g].reduce_plan for g in calls):
         if not size[plan]:
@@ -151,7 +153,14 @@ def _share_stages(order: Order, needs: Sequence[Need]) -> tuple[tuple[Slot, int]
         def growth(region: list[str]) -> int:
             return max(0, size[plan] - max(size[p] for p in region))
 
-        fit = [r for r in regions if _num_fences(calls, needs, (*r, plan))[0] * FENCE_EVERY <= _num_fences(calls, needs, (*r, plan))[1]]
+        def is_calm(plans: Sequence[str]) -> bool:
+            # Several plans change at least once for each of them, which most regions of a model of many plans fail by already.
+            if FENCE_EVERY * len(plans) > sum(num_calls[p] for p in plans):
+                return False
+            fences, count = _num_fences(calls, needs, plans)
+            return FENCE_EVERY * fences <= count
+
+        fit = [r for r in regions if is_calm((*r, plan))]
         if fit:
             min(fit, key=growth).append(plan)
         else:
