@@ -146,7 +146,7 @@ def test_an_unknown_key_names_the_parameter_and_the_nearest_key():
 error[P003 unknown-key]: parameter "w" has an unknown key "requires_gard"
   --> g.json:2   {"name": "w", "shape": [4], "dtype": "bf16", "requires_gard": true}
   help: did you mean "requires_grad"?  the keys of a parameter are name, shape, dtype, requires_grad, tied_to, shard_dim, stride
-  see: examples/README.md, every key of both files"""
+  see: examples/README.md, every key of the input files"""
 
 
 def test_a_key_of_a_group_outside_groups_is_refused_with_its_place():
@@ -154,7 +154,7 @@ def test_a_key_of_a_group_outside_groups_is_refused_with_its_place():
 error[P003 unknown-key]: a group file has an unknown key "param_dtype"
   --> g.json:2   "param_dtype": "bf16"}
   help: param_dtype belongs to a group: list the group under groups
-  see: examples/README.md, every key of both files"""
+  see: examples/README.md, every key of the input files"""
 
 
 def test_a_name_that_stands_twice_is_refused_at_the_second():

@@ -109,7 +109,7 @@ error[P003 unknown-key]: a topology has an unknown key "lane"
   --> t.json:2   "lane": 8}
   help: did you mean "lanes"?  the keys of a topology are schema, nodes, lanes, ranks, rails, nic_gbps, push_gbps, sum_gbps_per_cta, land_gbps_per_cta, \
 land_cap_gbps, wait_us, sms, multicast, nic_traffic_class, origin
-  see: examples/README.md, every key of both files"""
+  see: examples/README.md, every key of the input files"""
 
 
 @pytest.mark.parametrize("text, head", REFUSED)

@@ -16,7 +16,7 @@ from typing import Sequence
 
 from tidec.errors import Diagnostic, Spot, TidecError
 
-REFERENCE = "examples/README.md, every key of both files"
+REFERENCE = "examples/README.md, every key of the input files"
 MAX_INT64 = 2**63 - 1
 MAX_FILE_BYTES = 16 * 2**20
 _MAX_DEPTH = 64
