@@ -127,6 +127,26 @@ def test_a_file_that_is_missing_or_no_file_is_named(name, spoilt):
     assert refused(folder)[2] is Exit.INTEGRITY and name in refused(folder)[1]
 
 
+@pytest.mark.parametrize(("knob", "values"), [
+    ("ctas_sum", (0, -5, 1025, "x", None, True)), ("ctas_land", (0, 10**9, False)), ("pacing", (True, 0, None)), ("cast", (0, None)), ("chunk_bytes", (-1, None, False)),
+    ("W", (0, 3, True)), ("n_out", (0, "all", None)), ("stripes", (9,)),
+])
+def test_a_knob_that_no_plan_is_made_of_is_one_that_there_is_too(knob, values, spoilt):
+    folder = spoilt("2x2")
+    asked = (folder / "ask.json").read_text()
+    for value in (*values, "no such knob"):
+        ask = json.loads(asked)
+        for group in ask["groups"]:
+            group["knobs"][knob] = value
+            if value == "no such knob":
+                del group["knobs"][knob]
+        reseal(folder, "ask.json", json.dumps(ask, sort_keys=True, separators=(",", ":")))
+        code, told, exit_code = refused(folder)
+        assert (code, exit_code) == ("C001", Exit.INTEGRITY) and "ask.json" in told and "the knobs of a group" in told, value
+    reseal(folder, "ask.json", asked)
+    assert recheck(folder).verdict == "proved"
+
+
 def test_a_file_that_nobody_lists_is_named(spoilt):
     folder = spoilt("2x2")
     (folder / "more.hpp").write_text("int x;\n")

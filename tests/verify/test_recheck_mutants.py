@@ -38,7 +38,7 @@ SILENT = {
     r"cert prover\.z3": "who proved it; the program is a theorem, or its order was unfolded",
     r"ask topology\.rails": "numbers of rails; that a put stays on its own is proved without them",
     r"ask topology\.multicast": "only chooses the lowering, which is compared",
-    r"ask groups\.knobs\.(ctas_sum|ctas_land|pacing|cast|chunk_bytes|chunks|W|k|n_out|n_part|n_stg|stripes)": "of a knob that no plan of the group depends on",
+    r"ask groups\.knobs\.(ctas_sum|ctas_land|cast|chunk_bytes|chunks|W|k|n_out|n_part|n_stg|stripes)": "of a knob that no plan of the group depends on",
     r"plan program\..*\.?spot": "lines of the schedule's text, for messages",
     r"source": "emitted text: tidec verify --prove emits it again and compares every byte",
 }

@@ -19,6 +19,11 @@ _MANIFEST_KEYS = {"schema", "tidec_version", "inputs_digest", "requires", "group
 _TOPOLOGY = {"nodes", "lanes", "rails", "multicast"}
 _SOURCES = (".hpp", ".cpp", ".cu", ".cuh")
 _SLICE = 8
+# What a knob may be, from least to most; a width is at most the lanes, an outbox may be full, and a cast and pacing are a yes or a no.
+_KNOBS = {
+    "k": (1, 32), "n_stg": (1, 8), "n_part": (1, 4), "n_out": (1, 2**31 - 1), "chunk_bytes": (0, 2**40), "chunks": (0, 256), "stripes": (1, 8),
+    "ctas_sum": (1, 1024), "ctas_land": (1, 1024),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ def check_ask(files: Files) -> tuple[Wanted, ...]:
     _need(len(manifest["groups"]) == len(ask["groups"]), f"it has not the groups of {ASK}")
     for said, group in zip(manifest["groups"], ask["groups"]):
         _check_group(group)
+        _check_knobs(group["knobs"], ask["topology"]["lanes"])
         _need(said.keys() == {"name", "repeat", *COLLECTIVES} and (said["name"], said["repeat"]) == (group["name"], group["repeat"]), f"a group is not that of {ASK}")
         for collective in COLLECTIVES:
             stem = _planned(said[collective], group, collective)
@@ -120,6 +126,15 @@ def _check_group(group: dict) -> None:
     )
     if not fits:
         raise tampered(ASK, "a group in it has no signature")
+
+
+def _check_knobs(knobs: dict, lanes: int) -> None:
+    """Every knob is there and is one that this version builds, those too that no plan is made of, such as CTAs."""
+    fits = knobs.keys() == {"W", "cast", "pacing", *_KNOBS} and type(knobs["cast"]) is bool and knobs["pacing"] is False
+    for name, (low, high) in (*_KNOBS.items(), ("W", (1, lanes))):
+        fits = fits and ((name, knobs[name]) == ("n_out", "full") or (type(knobs[name]) is int and low <= knobs[name] <= high))
+    if not fits:
+        raise tampered(ASK, "the knobs of a group in it are none that this version has")
 
 
 def _is_param(p: dict) -> bool:
