@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tidec.inputs.knobs import MAX_CTAS
 from tidec.inputs.topology import Topology, parse_topology, read_topology
 from tidec.size.rates import PAPER, rates_of
 
@@ -42,7 +43,7 @@ def test_every_rate_says_where_it_comes_from():
         assert all(getattr(rates, f.name).origin and getattr(rates, f.name).value > 0 for f in fields(rates))
 
 
-@pytest.mark.parametrize("sms, spare", [(132, 8), (148, 16), (108, 6), (144, 9), (8, 1)])
+@pytest.mark.parametrize("sms, spare", [(132, 8), (148, 16), (108, 6), (144, 9), (8, 1), (1, 1), (65535, MAX_CTAS)])
 def test_ctas_that_leave_a_gemm_in_one_wave(sms, spare):
     assert rates_of(Topology(1, 8, sms=sms)).spare_ctas == spare
 

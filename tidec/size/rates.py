@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tidec.inputs.knobs import MAX_CTAS
 from tidec.inputs.topology import Topology
 
 PAPER = "the paper's platform, appendix G"
@@ -50,9 +51,9 @@ class Rates:
 
     @property
     def spare_ctas(self) -> int:
-        """CTAs of a kernel in the background beside which a GEMM that fills the chip in one wave still does."""
+        """CTAs of a kernel in the background beside which a GEMM that fills the chip in one wave still does; no more than a kernel has."""
         sms = int(self.sms.value)
-        return _SPARE_CTAS.get(sms, max(1, sms // _SMS_A_SPARE_CTA))
+        return _SPARE_CTAS.get(sms, min(MAX_CTAS, max(1, sms // _SMS_A_SPARE_CTA)))
 
 
 # name: (of one node, of several), each a value in thousandths and where it comes from.
