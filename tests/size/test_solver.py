@@ -215,3 +215,13 @@ def test_rates_of_any_size_give_knobs_and_words(rate):
             found = solve(Topology(nodes, 8, **{name: rate}), packed_elems=2**40, grad_item_bytes=4)
             assert class_of(8, found.knobs) in classes(), name
             assert 1 <= found.knobs.ctas_sum <= 16 and 1 <= found.knobs.ctas_land <= 16 and all(len(t.why) < 250 for t in found.terms), name
+
+
+@pytest.mark.parametrize("setting", ["W=4", "k=3", "n_stg=1", "stripes=2"])
+def test_what_is_set_to_another_class_has_one_pass_of_whole_blocks_since_no_proof_of_more_is_shipped(setting):
+    knobs = solve(Topology(8, 8), packed_elems=4 * 2**20, grad_item_bytes=2, settings=read_settings((setting,), 8)).knobs
+    assert (knobs.n_part, knobs.chunks, knobs.n_out) == (1, 0, FULL)
+    chosen = solve(Topology(8, 8), packed_elems=4 * 2**20, grad_item_bytes=2, settings=read_settings(("W=8", "k=2"), 8)).knobs
+    assert (chosen.n_part, chosen.chunks) == (2, 4)
+    both = solve(Topology(8, 8), packed_elems=4 * 2**20, grad_item_bytes=2, settings=read_settings((setting, "n_part=3"), 8)).knobs
+    assert (both.n_part, both.chunks) == (3, 0)

@@ -24,6 +24,7 @@ SMALL_BYTES = 64 * 2**20
 MANY_CHUNKS = 4
 PROVED_LANES = (1, 2, 4, 8)
 _ALONE_CHUNKS = (8, 4, 2)
+_OTHER_CLASS = "no proof is shipped of what is set with"
 _MAX_ROUND = 4
 _WAIT_SHARE, _TAIL_SHARE, _SKEW, _MEETING_SHARE = Fraction(1, 10), Fraction(1, 20), Fraction(3, 2), Fraction(1, 5)
 _GB, _US, _MIB, _HUGE = 10**9, 10**6, 2**20, 10**300
@@ -201,6 +202,9 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
 
     Before another pass is taken, staging is cut into small chunks, since a chunk costs a meeting and a pass its rounds.
     """
+    if not _has_passes(case, knobs):
+        one = _with_outbox(case, replace(knobs, n_part=_numbers(case, is_free=False)[0]))
+        return one, f"{_OTHER_CLASS} more passes or chunks"
     tried = [one for n in _numbers(case) for one in _cuts(case, _with_outbox(case, replace(knobs, n_part=n)), is_first=n == _numbers(case)[0])]
     sizes = [case.staging_bytes(one) for one in tried]
     shards = [Fraction(size, case.shard_bytes(one)) for one, size in zip(tried, sizes)]
@@ -221,10 +225,16 @@ def _bound(case: _Case) -> str:
     return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {_size(case.budget_bytes)}")
 
 
-def _numbers(case: _Case) -> range:
-    """The pass counts that may be chosen."""
+def _has_passes(case: _Case, knobs: Knobs) -> bool:
+    """Whether passes and chunks are chosen: with other waves, rounds, slots or stripes than the chosen ones only one pass of whole blocks is a class that is
+    shipped as proved, so that a bundle of more could not be re-checked without a solver."""
+    return (knobs.W, knobs.n_stg, knobs.stripes) == (case.topology.lanes, 2, 1) and knobs.k in (1, 2, min(_MAX_ROUND, knobs.W))
+
+
+def _numbers(case: _Case, *, is_free: bool = True) -> range:
+    """The pass counts that may be chosen. is_free: more than one may be."""
     given = dict(case.settings.values).get("n_part")
-    return range(1, MAX_PARTS + 1) if given is None else range(int(given), int(given) + 1)
+    return range(1, (MAX_PARTS if is_free else 1) + 1) if given is None else range(int(given), int(given) + 1)
 
 
 def _with_outbox(case: _Case, knobs: Knobs) -> Knobs:
@@ -272,6 +282,8 @@ def _block_us(case: _Case, knobs: Knobs) -> Fraction:
 def _chunks_why(case: _Case, knobs: Knobs) -> str:
     if case.topology.lanes == 1:
         return "nothing is pushed where a node has one lane"
+    if not _has_passes(case, knobs):
+        return f"{_OTHER_CLASS} more"
     block, meeting, count = _block_us(case, knobs), case.rates.meeting_us.value, max(1, knobs.chunks)
     if count == 1:
         more = _ALONE_CHUNKS[-1] if case.is_alone else MANY_CHUNKS
