@@ -12,7 +12,8 @@ from tidec.verify.obligation import Obligation, Outcome, Verdict
 from tidec.verify.terms import Bool, Int, Terms, Values
 
 
-FIRST_TRY = 37_500        # solver steps a case, all of which the whole obligation gets before it is taken apart: 300,000 at eight lanes
+# Solver steps that an obligation with residues gets before it is taken apart, times the square of its cases: as many claims have as many cases each.
+FIRST_TRY = 4_687         # 300,000 at eight lanes, all there are at 72
 
 
 class Stop(Exception):
@@ -65,7 +66,8 @@ class Judge:
         full = self._full(o)
         if not o.residues:
             return solver.decide(self.terms, full, self.nodes, self.rlimit, self.answers)
-        whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, FIRST_TRY * math.prod(m for _, m in o.residues)), self.answers)
+        steps = FIRST_TRY * math.prod(m for _, m in o.residues) ** 2
+        whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, steps), self.answers)
         return whole if whole.verdict is not Verdict.UNKNOWN else self._by_residues(full, whole)
 
     def _by_residues(self, o: Obligation, spent: Outcome) -> Outcome:
