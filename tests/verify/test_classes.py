@@ -20,7 +20,7 @@ def outbox_of_two_rounds(width: int, k: int) -> int:
     return max(a + b for a, b in zip(rounds, rounds[1:]))
 
 
-# Classes that differ in the outbox alone have most claims in common, and are proved together.
+# Classes that differ in the outbox alone have most claims in common, and are proved together; others share what they have.
 FAMILIES = [(width, k, n_part) for width in range(1, LANES + 1) for k in range(1, width + 1) for n_part in range(1, 5)]
 TENTH = set(random.Random(20).sample(FAMILIES, len(FAMILIES) // 10))
 
@@ -39,7 +39,7 @@ class Kept(dict):
         self[key] = value
 
 
-KEPT = Kept()
+KEPT, ANSWERS = Kept(), Answers()
 
 
 def test_the_outbox_of_two_rounds_is_equation_9():
@@ -61,9 +61,8 @@ def test_blocks_in_chunks_and_stripes_are_proved(width, k, n_part, n_out, chunks
 
 @pytest.mark.parametrize(("width", "k", "n_part"), [pytest.param(*f, marks=() if f in TENTH else pytest.mark.slow) for f in FAMILIES])
 def test_every_claim_of_a_class_is_proved(width, k, n_part, record_property):
-    answers = Answers()
     for n_out in outboxes(width, k):
-        report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT, answers=answers)
+        report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT, answers=ANSWERS)
         assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED], n_out
         assert report.counts()["proved"] > 300, n_out
         record_property("counted", (f"claims of classes with a {'full' if n_out == 'full' else 'partial'} outbox", len(report.claims), report.seconds))
