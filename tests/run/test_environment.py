@@ -1,6 +1,7 @@
 """What a job's environment must hold before its first communicator, and what is set for it."""
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +71,18 @@ def test_opening_a_bundle_for_gpus_sets_what_it_needs(bundle, monkeypatch):
     assert library.os.environ["NCCL_GIN_IB_TC"] == library.os.environ["NCCL_IB_TC"] == "236" and not opened.notes
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     assert [d.code for d in library.open_bundle(bundle, "nccl").notes] == ["E007"]
+
+
+def test_install_tells_what_is_not_as_the_plans_need_it(monkeypatch, capsys):
+    pytest.importorskip("torch")
+    from tidec.run import fsdp, team
+
+    (note,) = settings((CONNECTIONS,), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}).notes
+    opened = SimpleNamespace(bundle=SimpleNamespace(plans=()), notes=(note,))
+    monkeypatch.setattr(fsdp, "open_bundle", lambda path, target: opened)
+    monkeypatch.setattr(fsdp, "load_rt", lambda folder: None)
+    monkeypatch.setattr(team.dist, "get_rank", lambda: 0)
+    peers = SimpleNamespace(rank=0, size=1, names=("0",), first=lambda told: told, first_trouble=lambda trouble: None)
+    asking = SimpleNamespace(plans=Path("bundle"), target="nccl", rt_folder=lambda: None)
+    assert fsdp._open(peers, [], asking)[0] is opened
+    assert "E007" in (told := capsys.readouterr().err) and "CUDA_DEVICE_MAX_CONNECTIONS" in told

@@ -274,7 +274,10 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
     if found is not None:
         return None, None, because("F306", rank=found[0], what=found[1])
     sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}
-    return (None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")) if sizes else (opened, rt, None)
+    if sizes:
+        return None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")
+    tell_lines(*map(str, opened.notes))
+    return opened, rt, None
 
 
 def _in_a_line(problem: TidecError) -> str:
