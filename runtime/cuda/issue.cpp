@@ -6,6 +6,9 @@ namespace tidec::cuda {
 
 namespace {
 
+// So many copies of a set at home are handed over one by one.
+constexpr size_t kFewCopies = 4;
+
 int64_t elems_of(const Move& m) { return m.width / item_bytes(m.from); }
 int64_t span(int64_t width, int64_t rows, int64_t pitch) { return rows < 1 ? 0 : (rows - 1) * pitch + width; }
 
@@ -40,22 +43,28 @@ Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, con
 
 // ---- order
 
+cudaStream_t Issuer::on(const Stream& s) {
+  counters_.flush();
+  return world_.stream(s);
+}
+
 void Issuer::wait(const Stream& s, const Level& x, int line) {
   // NOTE: no counter is below 0, so the first calls do not wait.
   if (x.value <= 0) return;
   world_.waits(s, x, line);
-  wait_counter(world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
+  counters_.wait(world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
 }
 
 void Issuer::signal(const Stream& s, const Level& x) {
   join(s);
-  write_counter(world_.stream(s), world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value));
+  counters_.write(world_.stream(s), world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value), x.rank.lane != rank_.lane);
 }
 
 void Issuer::join(const Stream& s) {
   if (!has_side_) return;
   Side& side = sides_[s.index];
-  for (; side.num_open > 0; --side.num_open) check(cudaStreamWaitEvent(world_.stream(s), side.joined[side.num_open - 1], 0), "cudaStreamWaitEvent");
+  if (side.is_open) check(cudaStreamWaitEvent(on(s), side.joined, 0), "cudaStreamWaitEvent");
+  side.is_open = false;
 }
 
 // ---- moves
@@ -69,10 +78,12 @@ void Issuer::copy(const Stream& s, const Move& m) {
     const bool is_near = has_side_ && lane == rank_.lane && m.src.rank.lane == rank_.lane;
     (is_near ? near_ : far_).push_back({into, from, m.width, m.rows, m.dst_pitch, m.src_pitch, memory(m.src, m.src.rank.lane), memory(m.dst, lane)});
   }
-  if (!in_set_) {
+  if (!in_set_ && is_preparing_) {
+    near_.clear(), far_.clear();
+  } else if (!in_set_) {
     std::move(near_.begin(), near_.end(), std::back_inserter(far_));
     near_.clear();
-    copy_all(world_.stream(s), far_);
+    copy_all(on(s), far_);
   }
 }
 
@@ -82,47 +93,56 @@ void Issuer::end_set(const Stream& s) {
 }
 
 void Issuer::flush(const Stream& s) {
-  if (near_.empty() || far_.empty()) {
-    copy_all(world_.stream(s), near_.empty() ? far_ : near_);
-    return;
-  }
-  Side& side = sides_[s.index];
-  join(s);
-  check(cudaEventRecord(side.forked, world_.stream(s)), "cudaEventRecord");
-  copy_all(world_.stream(s), far_);
   fold(near_);
-  const size_t num = near_.size() <= Side::kFewCopies ? 1 : Side::kStreams, each = (near_.size() + num - 1) / num;
-  for (size_t i = 0; i < num; ++i) {
-    std::vector<Copy> part(near_.begin() + static_cast<std::ptrdiff_t>(i * each), near_.begin() + static_cast<std::ptrdiff_t>(std::min((i + 1) * each, near_.size())));
-    check(cudaStreamWaitEvent(side.streams[i], side.forked, 0), "cudaStreamWaitEvent");
-    copy_all(side.streams[i], part);
-    check(cudaEventRecord(side.joined[i], side.streams[i]), "cudaEventRecord");
+  if (is_preparing_) {
+    if (near_.size() > kFewCopies) graphs_.make(near_);
+    near_.clear(), far_.clear();
+  } else if (near_.empty() || far_.empty()) {
+    copy_all(on(s), far_);
+    copy_near(on(s));
+  } else {
+    Side& side = sides_[s.index];
+    join(s);
+    check(cudaEventRecord(side.forked, on(s)), "cudaEventRecord");
+    copy_all(on(s), far_);
+    check(cudaStreamWaitEvent(side.stream, side.forked, 0), "cudaStreamWaitEvent");
+    copy_near(side.stream);
+    check(cudaEventRecord(side.joined, side.stream), "cudaEventRecord");
+    side.is_open = true;
   }
-  side.num_open = num;
-  near_.clear();
+}
+
+void Issuer::copy_near(cudaStream_t stream) {
+  if (CopyGraph* graph = near_.size() > kFewCopies ? graphs_.find(near_) : nullptr) {
+    graph->launch(near_, stream);
+    near_.clear();
+  } else {
+    copy_all(stream, near_);
+  }
 }
 
 void Issuer::put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
   const Copy copy{world_.at(m.dst, m.dst.rank.lane, span(m.width, m.rows, m.dst_pitch)), world_.at(m.src, m.src.rank.lane, span(m.width, m.rows, m.src_pitch)),
                   m.width, m.rows, m.dst_pitch, m.src_pitch};
+  counters_.flush();
   world_.put(s, copy, number(m.dst.rank), then, done, context);
 }
 
 void Issuer::zero(const Stream& s, const Extent& x) {
-  check(kernels_.zero.launch({world_.at(x.place, x.place.rank.lane, x.bytes), x.bytes}, budget_.other, world_.stream(s)), "a zero");
+  check(kernels_.zero.launch({world_.at(x.place, x.place.rank.lane, x.bytes), x.bytes}, budget_.other, on(s)), "a zero");
 }
 
 void Issuer::cast(const Stream& s, const Move& m) {
   const char* from = world_.at(m.src, m.src.rank.lane, m.width);
   char* into = world_.at(m.dst, m.dst.rank.lane, elems_of(m) * item_bytes(m.to));
   if (m.from == m.to) {
-    check(cudaMemcpyAsync(into, from, static_cast<size_t>(m.width), cudaMemcpyDeviceToDevice, world_.stream(s)), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(into, from, static_cast<size_t>(m.width), cudaMemcpyDeviceToDevice, on(s)), "cudaMemcpyAsync");
     return;
   }
   for (int64_t i = 0; i < kernels_.num_casts; ++i) {
     const CastEntry& k = kernels_.casts[i];
     if (k.from != m.from || k.to != m.to) continue;
-    check(k.kernel.launch({from, into, elems_of(m)}, budget_.other, world_.stream(s)), "a cast");
+    check(k.kernel.launch({from, into, elems_of(m)}, budget_.other, on(s)), "a cast");
     return;
   }
   unfit("a cast between types that no other plan of it has");
@@ -161,7 +181,7 @@ void Issuer::fill_gaps(cudaStream_t stream, size_t num) {
 
 void Issuer::end_sum(const Stream& s) {
   if (sum_ == nullptr) unfit("a sum");
-  const cudaStream_t stream = world_.stream(s);
+  const cudaStream_t stream = on(s);
   try {
     gather(terms_, program_.lanes, to_, sums_);
     fill_gaps(stream, sums_.pieces.size());
@@ -181,7 +201,7 @@ void Issuer::land(const Stream&, const Move& m, Reduction) {
 
 void Issuer::end_land(const Stream& s) {
   if (land_ == nullptr) unfit("a landing");
-  const cudaStream_t stream = world_.stream(s);
+  const cudaStream_t stream = on(s);
   try {
     fill_gaps(stream, terms_.size());
   } catch (const Unfit& problem) {
@@ -198,7 +218,13 @@ void Issuer::end_land(const Stream& s) {
 
 // ---- what the caller does
 
-void Issuer::read(const Stream& s, const Extent& x) { world_.read(s, x); }
-void Issuer::free(const Stream& s, const Extent& x) { world_.free(s, x); }
+void Issuer::read(const Stream& s, const Extent& x) {
+  counters_.flush();
+  world_.read(s, x);
+}
+void Issuer::free(const Stream& s, const Extent& x) {
+  counters_.flush();
+  world_.free(s, x);
+}
 
 }  // namespace tidec::cuda

@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "cuda/graphs.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/streams.hpp"
 #include "cuda/terms.hpp"
@@ -41,20 +42,21 @@ struct Budget {
   int other = 8;
 };
 
-// The streams beside one of the walk. num_open: how many of them hold copies that no join has come after.
-// Each copy at home takes microseconds to begin, so that many small ones go by several streams.
+// The stream beside one of the walk. is_open: it holds copies that no join has come after.
 struct Side {
-  static constexpr size_t kStreams = 3, kFewCopies = 8;
-  OwnStream streams[kStreams];
+  OwnStream stream;
   OwnEvent forked;
-  OwnEvent joined[kStreams];
-  size_t num_open = 0;
+  OwnEvent joined;
+  bool is_open = false;
 };
 
 class Issuer {
  public:
   // has_side: copies of a set that stay on the own lane go by a stream beside the others.
   Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side);
+
+  // With `is_on`, walks enqueue nothing: graphs are made of the sets of many copies on the own lane. Later walks with the same sets launch those.
+  void prepare(bool is_on) { is_preparing_ = is_on; }
 
   // Of the calls that are issued from here on.
   void begin_calls(float alpha, bool accumulates) { alpha_ = alpha, accumulates_ = accumulates; }
@@ -76,13 +78,18 @@ class Issuer {
   void join(const Stream& s);
   void read(const Stream& s, const Extent& x);
   void free(const Stream& s, const Extent& x);
+  // Enqueues what was kept back to be enqueued together. Comes after the last op of a walk, or of a part of it.
+  void finish() { counters_.flush(); }
 
  private:
+  // The stream, to enqueue something other than a wait or a signal on it, now.
+  cudaStream_t on(const Stream& s);
   int64_t number(const Rank& rank) const { return rank.node * program_.lanes + rank.lane; }
   void begin(const Stream& s, const Extent& into, bool adds);
   // Zeroes what no term reaches, on the last `num` terms.
   void fill_gaps(cudaStream_t stream, size_t num);
   void flush(const Stream& s);
+  void copy_near(cudaStream_t stream);
 
   World& world_;
   const tidec_program& program_;
@@ -99,6 +106,9 @@ class Issuer {
   std::vector<Copy> far_, near_;
   const bool has_side_;
   std::map<int, Side> sides_;
+  bool is_preparing_ = false;
+  CopyGraphs graphs_;
+  CounterOps counters_;
 
   Extent into_{};
   bool adds_ = false;

@@ -6,6 +6,9 @@ namespace tidec::cuda {
 
 namespace {
 
+// Memory operations that the driver takes at once.
+constexpr size_t kMaxBatch = 256;
+
 // What a pitch of a 2D copy may be.
 constexpr int64_t kMaxPitch = (int64_t{1} << 31) - 1;
 
@@ -38,8 +41,9 @@ OwnEvent::~OwnEvent() {
 
 OwnMemory::OwnMemory(int64_t bytes) {
   // NOTE: kernels read whole granules of 16 bytes around a row, so every allocation ends with a few more.
+  constexpr size_t kPage = size_t{2} << 20;
   void* base = nullptr;
-  const size_t size = static_cast<size_t>(bytes) + 256;
+  const size_t size = (static_cast<size_t>(bytes) + 256 + kPage - 1) / kPage * kPage;
   check(cudaMalloc(&base, size), "cudaMalloc");
   base_ = static_cast<char*>(base);
   check(cudaMemset(base_, 0, size), "cudaMemset");
@@ -57,6 +61,46 @@ void wait_counter(cudaStream_t stream, const void* counter, uint64_t value) {
 void write_counter(cudaStream_t stream, void* counter, uint64_t value) {
   static const auto call = entry<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64");
   check(call(stream, reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue64");
+}
+
+void CounterOps::wait(cudaStream_t stream, const void* counter, uint64_t value) {
+  CUstreamBatchMemOpParams op;
+  std::memset(&op, 0, sizeof op);
+  op.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  op.waitValue.address = reinterpret_cast<CUdeviceptr>(counter);
+  op.waitValue.value64 = value;
+  op.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  add(stream, op, 0);
+  num_near_ = 0;
+}
+
+void CounterOps::write(cudaStream_t stream, void* counter, uint64_t value, bool is_far) {
+  CUstreamBatchMemOpParams op;
+  std::memset(&op, 0, sizeof op);
+  op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  op.writeValue.address = reinterpret_cast<CUdeviceptr>(counter);
+  op.writeValue.value64 = value;
+  op.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+  add(stream, op, is_far ? num_near_ : 0);
+  if (!is_far) ++num_near_;
+}
+
+// before: of how many of the last ones.
+void CounterOps::add(cudaStream_t stream, const CUstreamBatchMemOpParams& op, size_t before) {
+  if (stream != stream_ || ops_.size() == kMaxBatch) {
+    flush();
+    before = 0;
+  }
+  stream_ = stream;
+  ops_.insert(ops_.end() - static_cast<std::ptrdiff_t>(before), op);
+}
+
+void CounterOps::flush() {
+  static const auto call = entry<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+  num_near_ = 0;
+  if (ops_.empty()) return;
+  check(call(stream_, static_cast<unsigned>(ops_.size()), ops_.data(), 0), "cuStreamBatchMemOp");
+  ops_.clear();
 }
 
 void order(cudaStream_t before, cudaStream_t after, cudaEvent_t event) {

@@ -206,6 +206,8 @@ void VirtualRank::issue(size_t i) {
     case host::Kind::kTerm:
     case host::Kind::kLanding: throw Failure{"a term stands outside its sum"};
   }
+  // Nothing is kept back: other ranks are issued in between.
+  issuer_.finish();
 }
 
 void VirtualRank::meet(cudaStream_t end) {

@@ -33,6 +33,14 @@ const tidec_program& one_node(int64_t program, int64_t lane) {
   return p;
 }
 
+bool is_legacy(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy; }
+
+// Which stream of a walk goes by the caller's: the one that reads or writes its memory, of several the one that writes its output.
+int find_main(const Names& names) {
+  const std::set<int>& found = names.on_callers.size() == 1 ? names.on_callers : names.on_outputs;
+  return found.size() == 1 ? *found.begin() : -1;
+}
+
 }  // namespace
 
 Census::Census(int64_t program) {
@@ -40,11 +48,10 @@ Census::Census(int64_t program) {
   numbers_.resize(static_cast<size_t>(p.lanes));
   for (int64_t lane = 0; lane < p.lanes; ++lane) {
     for (int64_t call : {0, 1}) {
-      Names names;
-      Runner runner(names);
+      names_.levels.clear();
+      Runner runner(names_);
       tidec_issue(&runner, program, 0, lane, call);
-      compute_ = names.compute;
-      for (const Named& n : names.levels) {
+      for (const Named& n : names_.levels) {
         const int64_t far = n.level.rank.lane, owner = n.is_wait ? lane : far;
         numbers_[static_cast<size_t>(owner)].emplace(cuda::name_of(n.level.counter, owner, n.is_wait ? far : lane), 0);
       }
@@ -73,8 +80,9 @@ Node::Node(int64_t program, int64_t lane, int sum_ctas)
       arena_at_((census_.most() * kStride + kAlignment - 1) / kAlignment * kAlignment),
       own_(arena_at_ + program_.arena_bytes),
       bases_(static_cast<size_t>(program_.lanes), nullptr),
+      main_(find_main(census_.names())),
       issuer_(*this, program_, {0, lane}, cuda::Budget{sum_ctas, sum_ctas, sum_ctas}, true),
-      runner_(issuer_, census_.compute()) {
+      runner_(issuer_, census_.names()) {
   bases_[static_cast<size_t>(lane)] = own_.base();
   cuda::prepare_kernels();
 }
@@ -101,17 +109,42 @@ void Node::connect(const void* handles) {
     cuda::check(cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
     bases_[static_cast<size_t>(i)] = static_cast<char*>(base);
   }
+  prepare();
+}
+
+// The landings of two calls are all there are; from where shards come is not known yet.
+void Node::prepare() {
+  if (program_.is_reduction) return;
+  shard_ = arena();
+  issuer_.prepare(true);
+  for (int64_t call : {0, 1}) issue(Part::kPrepare, call);
+  issuer_.prepare(false);
 }
 
 // ---- calls
 
 void Node::begin_after(cudaStream_t caller) {
+  is_main_callers_ = main_ >= 0 && !is_legacy(caller);
   cuda::check(cudaEventRecord(begun_, caller), "cudaEventRecord");
-  for (const auto& [index, stream] : streams_) cuda::check(cudaStreamWaitEvent(stream, begun_, 0), "cudaStreamWaitEvent");
+  // The call before may have been given another stream.
+  if (main_ >= 0) cuda::check(cudaStreamWaitEvent(main_stream(), main_ended_, 0), "cudaStreamWaitEvent");
+  for (const auto& [index, stream] : streams_) {
+    if (meets_caller(index)) cuda::check(cudaStreamWaitEvent(stream, begun_, 0), "cudaStreamWaitEvent");
+  }
 }
 
 void Node::end_before(cudaStream_t caller) {
-  for (const auto& [index, stream] : streams_) cuda::order(stream, caller, ended_);
+  for (const auto& [index, stream] : streams_) {
+    if (meets_caller(index)) cuda::order(stream, caller, ended_);
+  }
+}
+
+cudaStream_t Node::main_stream() { return is_main_callers_ ? caller_ : own_stream(main_); }
+
+void Node::issue(Part part, int64_t call) {
+  runner_.begin(part);
+  tidec_issue(&runner_, number_, 0, lane_, call);
+  issuer_.finish();
 }
 
 void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
@@ -120,36 +153,38 @@ void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
   call_ = call;
   if (call == 0) {
     // Nobody reads before the first call, and its walk says that all of that is read: without it the second call would wait for the first release.
-    runner_.begin(Part::kRelease);
-    tidec_issue(&runner_, number_, 0, lane_, call);
+    issue(Part::kRelease, call);
   }
   begin_after(caller);
-  runner_.begin(Part::kMoves);
-  tidec_issue(&runner_, number_, 0, lane_, call);
+  issue(Part::kMoves, call);
+  if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");
 }
 
 // The walk of a call reads the landing of the call before.
 void Node::part(Part part, int64_t call, cudaStream_t caller) {
   caller_ = caller;
+  call_ = call;
+  if (part == Part::kAcquire) issue(Part::kFrees, call);
   call_ = call + 1;
-  runner_.begin(part);
-  tidec_issue(&runner_, number_, 0, lane_, call + 1);
+  issue(part, call + 1);
 }
 
 void Node::reduce(int64_t call, const void* const* gradients, void* out, float alpha, bool accumulates, cudaStream_t caller) {
   gradients_ = gradients;
   out_ = static_cast<char*>(out);
   call_ = call;
+  caller_ = caller;
   issuer_.begin_calls(alpha, accumulates);
   begin_after(caller);
-  runner_.begin(Part::kMoves);
-  tidec_issue(&runner_, number_, 0, lane_, call);
+  issue(Part::kMoves, call);
+  if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");
   end_before(caller);
 }
 
 void Node::wait(int64_t deadline_ms) {
   cuda::OwnStream all;
-  end_before(all);
+  for (const auto& [index, stream] : streams_) cuda::order(stream, all, ended_);
+  cuda::check(cudaStreamWaitEvent(all, main_ended_, 0), "cudaStreamWaitEvent");
   cuda::check(cudaEventRecord(begun_, all), "cudaEventRecord");
   const int64_t start = now_ns();
   for (;;) {
@@ -222,11 +257,16 @@ void* Node::counter(const Counter& c, int64_t owner, int64_t raiser) {
 }
 
 cudaStream_t Node::stream(const Stream& s) {
-  if (s.index == census_.compute()) return caller_;
-  const auto found = streams_.find(s.index);
+  if (s.index == main_) return main_stream();
+  if (s.index == census_.names().compute || census_.names().acting.count(s.index) == 0) return caller_;
+  return own_stream(s.index);
+}
+
+cudaStream_t Node::own_stream(int index) {
+  const auto found = streams_.find(index);
   if (found != streams_.end()) return found->second;
-  const cudaStream_t made = streams_.try_emplace(s.index).first->second;
-  cuda::check(cudaStreamWaitEvent(made, begun_, 0), "cudaStreamWaitEvent");
+  const cudaStream_t made = streams_.try_emplace(index).first->second;
+  if (meets_caller(index)) cuda::check(cudaStreamWaitEvent(made, begun_, 0), "cudaStreamWaitEvent");
   return made;
 }
 

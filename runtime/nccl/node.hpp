@@ -23,13 +23,13 @@ class Census {
   int64_t number(const CounterName& name) const;
   int64_t most() const { return most_; }
   const std::map<CounterName, int64_t>& of(int64_t owner) const { return numbers_[static_cast<size_t>(owner)]; }
-  // The stream of the walk on which the caller reads, -1 where it reads nothing.
-  int compute() const { return compute_; }
+  // Of both walks together.
+  const Names& names() const { return names_; }
 
  private:
   std::vector<std::map<CounterName, int64_t>> numbers_;
   int64_t most_ = 0;
-  int compute_ = -1;
+  Names names_;
 };
 
 class Node : public cuda::World {
@@ -59,9 +59,17 @@ class Node : public cuda::World {
   void waits(const Stream& s, const Level& level, int line) override;
 
  private:
-  // The walk's streams begin after what the caller's holds.
+  void prepare();
+  // Streams that read or write memory of the caller's begin after what its stream holds, and end before it goes on; others keep to counters. One of
+  // them is the caller's stream itself, which spares a change of streams.
   void begin_after(cudaStream_t caller);
   void end_before(cudaStream_t caller);
+  bool meets_caller(int stream) const { return !(is_main_callers_ && stream == main_) && census_.names().on_callers.count(stream) != 0; }
+  // Where the stream of the walk that the caller's may stand for is, in this call.
+  cudaStream_t main_stream();
+  cudaStream_t own_stream(int index);
+  // Issues one part of a call's walk.
+  void issue(Part part, int64_t call);
 
   const int64_t number_;
   const tidec_program& program_;
@@ -71,7 +79,10 @@ class Node : public cuda::World {
   const int64_t arena_at_;
   cuda::OwnMemory own_;
   std::vector<char*> bases_;
-  cuda::OwnEvent begun_, ended_;
+  // main: the stream of the walk that is the caller's, -1 = none. The legacy default stream is none, since it takes no batches of copies.
+  const int main_;
+  bool is_main_callers_ = false;
+  cuda::OwnEvent begun_, ended_, main_ended_;
   std::map<int, cuda::OwnStream> streams_;
   cudaStream_t caller_ = nullptr;
   cuda::Issuer issuer_;

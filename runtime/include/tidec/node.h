@@ -11,7 +11,7 @@
 //
 //            host                                                        nccl, where a plan has one node and a rank a GPU
 //     stream  null                                                        a cudaStream_t: what "afterwards" and "may" are about
-//     gather  does what needs no waiting                                  enqueues all moves, after what `stream` holds
+//     gather  does what needs no waiting                                  enqueues all moves, on `stream` or after what it holds
 //     acquire carries out the rest of call e, but what follows its read   makes `stream` wait for the landing
 //     release tells who waits for it                                      the same, once `stream` has carried out what it holds
 //     reduce  carries out the call                                        enqueues it after what `stream` holds, which then waits for the sums

@@ -4,7 +4,7 @@
 // the order in which the host issues. A Runner maps a stream to what it has: a CUDA stream, a FIFO of a worker, a printer. It keeps the order
 // of the ops of one stream; what lies between begin_set and end_set may run in any order and at the same time, and so may all descriptors of
 // one copy; only what follows the next join of that stream is after it. A Runner may not spread ordered ops of one stream over several
-// streams, nor batch them.
+// streams, nor hand them over as a batch that has no order.
 //
 //   void wait(const Stream&, const Level&, int line)        the stream goes on once the counter has reached the level; level.rank raises it.
 //                                                           line: of the emitted walk
