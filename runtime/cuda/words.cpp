@@ -1,8 +1,14 @@
 #include "cuda/words.hpp"
 
+#include <algorithm>
+
 namespace tidec::cuda {
 
-CounterName name_of(const Counter& c, int64_t owner, int64_t raiser) { return {owner, raiser, c.flag->index, std::vector<int64_t>(c.keys, c.keys + c.num_keys)}; }
+CounterName name_of(const Counter& c, int64_t owner, int64_t raiser) {
+  Keys keys{c.num_keys, {}};
+  std::copy_n(c.keys, c.num_keys, keys.of.begin());
+  return {owner, raiser, c.flag->index, keys};
+}
 
 std::string rank_text(const tidec_program& program, int64_t rank) { return std::to_string(rank / program.lanes) + "." + std::to_string(rank % program.lanes); }
 
@@ -21,8 +27,8 @@ std::string stuck_text(const tidec_program& program, const std::vector<Awaited>&
     if (is >= a.value) continue;
     const auto& [owner, raiser, flag, keys] = a.counter;
     std::string text = a.flag;
-    for (size_t i = 0; i < keys.size(); ++i) text += (i == 0 ? "[" : ", ") + std::to_string(keys[i]);
-    if (!keys.empty()) text += "]";
+    for (int i = 0; i < keys.num; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(keys.of[static_cast<size_t>(i)]);
+    if (keys.num > 0) text += "]";
     return "rank " + rank_text(program, owner) + ", stream " + a.stream + ", call " + std::to_string(a.call) + ": " + text + " by rank " + rank_text(program, raiser) +
            " is " + std::to_string(is) + ", and " + std::to_string(a.value) + " is awaited\n  at " + spot_text(program, a.line);
   }

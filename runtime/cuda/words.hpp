@@ -1,6 +1,7 @@
 // What stands in a message: ranks, lines, and a wait that is not over.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -12,8 +13,15 @@
 
 namespace tidec::cuda {
 
+// The keys of a counter; those behind `num` are 0.
+struct Keys {
+  int num;
+  std::array<int64_t, kMaxKeys> of;
+  bool operator<(const Keys& other) const { return std::tie(num, of) < std::tie(other.num, other.of); }
+};
+
 // A counter: owner, raiser, flag and keys. Ranks are numbered n*L + j.
-using CounterName = std::tuple<int64_t, int64_t, int, std::vector<int64_t>>;
+using CounterName = std::tuple<int64_t, int64_t, int, Keys>;
 
 CounterName name_of(const Counter& counter, int64_t owner, int64_t raiser);
 
