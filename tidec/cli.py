@@ -191,6 +191,15 @@ def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) ->
                is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment), mode=options.mode)
 
 
+def _bench(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
+    from tidec.commands.bench import run
+
+    return run(bundle=options.bundle, topo=options.topo, group=options.group, equal=options.equal, unequal=options.unequal, settings=tuple(options.set),
+               capability=options.capability, mode=options.mode, target=options.target, collective=options.collective, groups=options.groups, ctas=options.ctas,
+               calls=options.calls, rounds=options.rounds, seed=options.seed, deadline=options.deadline, out=options.o, is_forced=options.force,
+               cache=_cache(environment), environment=environment)
+
+
 def _capture(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:
     from tidec.commands.capture import run
 
@@ -230,5 +239,5 @@ def _cache(environment: Mapping[str, str]) -> Cache:
     return cache
 
 
-COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "cache": _cache_command,
-            "capture": _capture, "doctor": _doctor}
+COMMANDS = {"compile": _compile, "prove": _prove, "verify": _verify, "explain": _explain, "why-not": _why_not, "run": _run_command, "bench": _bench,
+            "cache": _cache_command, "capture": _capture, "doctor": _doctor}

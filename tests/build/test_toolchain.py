@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tidec.build.toolchain import find_architecture, find_compiler, find_nvcc, run_tool
+from tidec.build.toolchain import find_architecture, find_compiler, find_driver, find_nvcc, run_tool
 from tidec.errors import Exit, TidecError
 
 
@@ -147,3 +147,11 @@ def test_the_first_gpu_says_its_capability(tmp_path, monkeypatch):
     assert find_architecture() == "sm_90"
     script(tmp_path, "nvidia-smi", "echo 'no devices were found' >&2; exit 6")
     assert "no GPU says its compute capability" in refused(find_architecture).sentence
+
+
+def test_nvidia_smi_says_the_driver(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    script(tmp_path, "nvidia-smi", 'test "$1" = --query-gpu=driver_version && echo 580.159.04 && echo 580.159.04')
+    assert find_driver() == "580.159.04"
+    script(tmp_path, "nvidia-smi", "exit 6")
+    assert find_driver() == ""

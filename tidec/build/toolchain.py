@@ -99,16 +99,26 @@ def count_gpus() -> int:
     return len(_capabilities())
 
 
+def find_driver() -> str:
+    """The version of the GPUs' driver, "" where nvidia-smi is missing or does not answer."""
+    return next(iter(_asked_of_gpus("driver_version")), "")
+
+
 def _first_capability() -> str:
     return next(iter(_capabilities()), "")
 
 
 def _capabilities() -> list[str]:
+    return _asked_of_gpus("compute_cap")
+
+
+def _asked_of_gpus(what: str) -> list[str]:
+    """What nvidia-smi says of every GPU."""
     query = shutil.which("nvidia-smi")
     if query is None:
         return []
     try:
-        return run_tool((query, "--query-gpu=compute_cap", "--format=csv,noheader"), deadline_s=20.0).split()
+        return run_tool((query, f"--query-gpu={what}", "--format=csv,noheader"), deadline_s=20.0).split()
     except TidecError:
         return []
 

@@ -1,6 +1,7 @@
 """From the words of the command line to what is asked."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -49,3 +50,22 @@ def read_count(text: str, *, option: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and low <= int(text) <= high):
         raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}, not a number from {low} to {high}", help=f"write {option} N with N in {low}..{high}"))
     return int(text)
+
+
+def read_number(text: str, *, option: str) -> float:
+    """A finite number. Raises P001."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}, which is no number", help=f"write for example {option} 0.25"))
+    return value
+
+
+def read_seconds(text: str, *, option: str) -> float:
+    """A time to wait, from a millisecond to a day. Raises P001."""
+    value = read_number(text, option=option)
+    if not 0.001 <= value <= 86400:
+        raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}", help="write seconds from 0.001 to 86400"))
+    return value

@@ -127,6 +127,25 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     page.add_argument("--deadline", metavar="SECONDS", help="of every wait (default: 30)")
 
 
+def _add_bench(page: argparse.ArgumentParser) -> None:
+    page.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: the inputs are compiled into the cache, which takes z3)")
+    _add_asked(page, is_required=False)
+    page.add_argument("--equal", metavar="P:BYTES", help="made-up groups, instead of a file or beside it: P equal parameters of bf16, and the bytes of a rank's shard of them, as in 30:128MiB,30:8MiB")
+    page.add_argument("--unequal", metavar="P:BYTES", help="the same with sizes in the proportions of a Llama block's")
+    _add_knobs(page)
+    _add_mode(page)
+    page.add_argument("--target", metavar="TARGET", default="host", help="host (default: processes of this machine, beside gloo) or nccl (a GPU a rank, one node, beside NCCL)")
+    page.add_argument("--collective", metavar="NAME", help="only all-gather, or only reduce-scatter")
+    page.add_argument("--groups", metavar="NAMES", help="only these groups, commas between")
+    page.add_argument("--ctas", metavar="N", help="CTAs of each sum, as in 8,16, a line each (default: as the bundle says)")
+    page.add_argument("--calls", metavar="N", default="10", help="calls in a measurement, one behind the other (default: 10)")
+    page.add_argument("--rounds", metavar="N", default="5", help="measurements of each side, in both orders; medians are told (default: 5)")
+    page.add_argument("--seed", metavar="S", default="1", help="of the numbers that are moved and summed (default: 1)")
+    page.add_argument("--deadline", metavar="SECONDS", default="60", help="of every wait (default: 60)")
+    page.add_argument("-o", metavar="FILE", help="also write what --json prints, with every round, to a file")
+    page.add_argument("--force", action="store_true", help="replace FILE if it exists")
+
+
 def _add_cache(page: argparse.ArgumentParser) -> None:
     actions = page.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=_Parser)
 
@@ -170,6 +189,7 @@ _PAGES = {
     "explain": ("say what a plan costs, or what a code, a knob or a word means", _add_explain),
     "why-not": ("list every group that keeps its stock collective, with the reason", _add_asked),
     "run": ("run plans on made data and compare the bits with the reference", _add_run),
+    "bench": ("measure plans beside the stock collectives in one run, and compare the bits", _add_bench),
     "cache": ("list, check, ship and clean what is kept", _add_cache),
     "capture": ("write the parameter groups of the model that a training script shards with fully_shard", _add_capture),
     "doctor": ("say what this machine has and lacks for each target", _add_doctor),

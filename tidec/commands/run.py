@@ -1,27 +1,23 @@
 """`tidec run`: a bundle's plans on made data, on a target, compared with the reference bit for bit."""
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidec.build.library import build_library
-from tidec.cache.key import Cache, prover_identity
-from tidec.cache.libraries import build_kept
-from tidec.cache.proofs import open_proofs
+from tidec.cache.key import Cache
 from tidec.commands.answer import Answer
-from tidec.commands.asking import read_asked, read_count
+from tidec.commands.asking import read_count, read_number, read_seconds
+from tidec.commands.bundles import bundle_of, library_of
 from tidec.commands.stock import spelt, stock_fields
 from tidec.commands.tell import count_text, short, table
-from tidec.emit.bundle import Bundle, read_bundle
+from tidec.emit.bundle import Bundle
 from tidec.emit.manifest import Ctas
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, Exit, TidecError
-from tidec.inputs.ask import Collective, Mode, StockCause, read_mode
-from tidec.inputs.document import given_path, quoted
+from tidec.inputs.ask import Collective, StockCause
+from tidec.inputs.document import quoted
 from tidec.interpret.bits import Outputs, carry_out
-from tidec.pipeline import compile
 from tidec.plan.ir import Plan
 from tidec.run.compare import Difference, digest, first_difference, max_error_ulps
 from tidec.run.host import DEADLINE_S, HostJob, HostRun, run_host
@@ -69,8 +65,9 @@ def run(
     row = check_target(asking.target)
     if not (row.has_library or row.name == "python"):
         raise TidecError(Diagnostic("P001", f"target {row.name} runs nothing", help="write --target python, host, loopback or nccl"))
-    made = _bundle(bundle, topo, group, settings, capability, mode, cache, asking.target if row.has_library else None)
-    library = _library(made.path, asking.target, cache) if row.has_library else None
+    made = bundle_of(bundle=bundle, topo=topo, group=group, settings=settings, capability=capability, mode=mode, cache=cache,
+                     target=asking.target if row.has_library else None, what="run")
+    library = library_of(made.path, asking.target, cache) if row.has_library else None
     ran = {stem: _run(plan, ctas, library, asking) for stem, plan, ctas in zip(made.stems, made.plans, made.ctas)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
     return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), notes)
@@ -84,46 +81,8 @@ def _asking(
         raise TidecError(Diagnostic("P001", f"there is no data {quoted(data)}", help=f"one of: {', '.join(kinds)}"))
     return Asking(
         target, read_count(calls, option="--calls", low=1, high=_MAX_CALLS), read_count(seed, option="--seed", low=0, high=_MAX_SEED),
-        read_count(seeds, option="--seeds", low=1, high=_MAX_SEEDS), kinds[data], None if alpha is None else _number(alpha, "--alpha"), accumulate, is_poisoned,
-        DEADLINE_S if deadline is None else _seconds(deadline))
-
-
-def _number(text: str, option: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise TidecError(Diagnostic("P001", f"{option} is {quoted(text)}, which is no number", help=f"write for example {option} 0.25"))
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = _number(text, "--deadline")
-    if not 0.001 <= value <= 86400:
-        raise TidecError(Diagnostic("P001", f"--deadline is {quoted(text)}", help="write seconds from 0.001 to 86400"))
-    return value
-
-
-def _bundle(
-    bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str | None, cache: Cache,
-    target: str | None,
-) -> Bundle:
-    if bundle is not None and (settings or any(x is not None for x in (topo, group, capability, mode))):
-        raise TidecError(Diagnostic("P001", "a bundle is given, and inputs to compile too", help="give a bundle, or --topo and --group"))
-    if bundle is not None:
-        return read_bundle(given_path(bundle, what="the bundle"))
-    if topo is None or group is None:
-        raise TidecError(Diagnostic("P001", "nothing is given to run", help="give a bundle's folder, or --topo and --group"))
-    asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
-    store = open_proofs(cache, prover_identity())
-    return compile(asked.topology, asked.signature, knobs=asked.settings, lowering=asked.lowering, mode=Mode.IN_PLACE if mode is None else read_mode(mode), cache=cache,
-                   store=store, is_echoed=target is not None, target=target).bundle
-
-
-def _library(bundle: Path, target: str, cache: Cache) -> Path:
-    """The library of a bundle; one of the cache is built aside, so that nobody sees half of it."""
-    return build_library(build_kept(cache, bundle, lambda folder: build_library(folder, target).is_new), target).path
+        read_count(seeds, option="--seeds", low=1, high=_MAX_SEEDS), kinds[data], None if alpha is None else read_number(alpha, option="--alpha"), accumulate, is_poisoned,
+        DEADLINE_S if deadline is None else read_seconds(deadline, option="--deadline"))
 
 
 def _run(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking) -> Ran:

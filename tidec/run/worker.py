@@ -75,12 +75,16 @@ def run(library: ctypes.CDLL, told: dict) -> tuple[int, dict]:
     return code, {"digests": list(digests), "nanoseconds": list(nanoseconds), "why": ""}
 
 
+def go_with_parent(parent: int) -> bool:
+    """Have this process go with the one that started it, whatever ends that one; False where that has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
 def main() -> int:
     """The script."""
     told = json.loads(sys.argv[1])
-    # It goes with the process that started it, whatever ends that one; if that has ended already, at once.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != told["parent"]:
+    if not go_with_parent(told["parent"]):
         return 1
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     code, said = run(open_library(told["library"]), told)
