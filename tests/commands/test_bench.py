@@ -42,12 +42,13 @@ def measured(monkeypatch):
     def made(machine: Machine, *, differs: Difference | None = None) -> list[BenchJob]:
         jobs: list[BenchJob] = []
 
-        def run(job: BenchJob) -> Bench:
+        def run(job: BenchJob, watch) -> Bench:
             jobs.append(job)
             plans, host = {p.digest: p for p in job.plans}, ((4e-6,) * job.rounds if machine.gpus else ())
             rows = [Row(m, plans[m.plan].collective.value, "bf16", 16_008, 2, Side((2e-5,) * job.rounds, host), Side((5e-5,) * job.rounds, host), "stock", None) for m in job.measures]
             if differs:
                 rows[1] = replace(rows[1], difference=differs)
+            watch(Bench(machine, tuple(rows)))
             return Bench(machine, tuple(rows))
 
         monkeypatch.setattr(command, "run_bench", run)

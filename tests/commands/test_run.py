@@ -8,7 +8,15 @@ import sys
 import pytest
 
 from tidec.commands import run as command
+from tidec.emit.bundle import write_bundle
+from tidec.inputs.ask import Ask, Collective
+from tidec.inputs.capability import Lowering
+from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.signature import Dtype, Group, Parameter
+from tidec.inputs.topology import parse_topology
+from tidec.plan.lower import lower
 from tidec.run.compare import Difference
+from tidec.verify.certificate import Proved
 
 SMALL = """{"groups": [
     {"name": "block", "repeat": 2, "params": [{"name": "w", "shape": [7, 3], "dtype": "bf16"}, {"name": "b", "shape": [33], "dtype": "bf16"}]},
@@ -97,6 +105,15 @@ def test_without_numpy_it_says_how_to_get_it(group, tmp_path):
     script = "import sys; sys.modules['numpy'] = None; from tidec import cli; sys.exit(cli.main(sys.argv[1:]))"
     done = subprocess.run((sys.executable, "-c", script, "run", "--topo", "2x2", "--group", str(group(SMALL)), "--json"), capture_output=True, text=True, check=False)
     assert done.returncode == 6 and "tidec[run]" in json.loads(done.stdout)["error"]["help"]
+
+
+def test_a_bundle_is_run_without_the_prover(tmp_path):
+    """A machine that has only the bundle has neither z3 nor networkx."""
+    ask = Ask(parse_topology("1x2"), Group("g", 1, (Parameter("w", (7, 3), Dtype.BF16),)), Lowering.P2P, parse_knobs((), 2, nodes=1))
+    bundle = write_bundle([Proved(lower(ask, c), "{}") for c in Collective], asks=[ask], out=tmp_path / "bundle").path
+    script = "import sys; sys.modules.update(z3=None, networkx=None); from tidec import cli; sys.exit(cli.main(sys.argv[1:]))"
+    done = subprocess.run((sys.executable, "-c", script, "run", bundle, "--target", "python", "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and json.loads(done.stdout)["groups"][0][REDUCE]["bitwise_equal"], done.stderr
 
 
 def test_both_modes_give_one_digest(json_of, group):

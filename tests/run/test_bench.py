@@ -20,7 +20,7 @@ from tidec.inputs.signature import Dtype, Group, Parameter  # noqa: E402
 from tidec.inputs.topology import parse_topology  # noqa: E402
 from tidec.plan.ir import Plan  # noqa: E402
 from tidec.plan.lower import lower  # noqa: E402
-from tidec.run.bench import BenchJob, Measure, Row, Side, run_bench  # noqa: E402
+from tidec.run.bench import Bench, BenchJob, Measure, Row, Side, run_bench  # noqa: E402
 
 # A parameter of which most ranks have nothing, and one whose gradient is not reduced.
 SHAPES = ((7, 3), (33,), (1,), (4, 5))
@@ -66,8 +66,8 @@ def test_a_killed_rank_is_named_and_none_is_left(job):
     """It is killed once the first line is there: every rank is in the second by then, which would take minutes."""
     asked, seen = job(*(plan_of("1x2", c) for c in Collective)), []
 
-    def kill(row: Row) -> None:
-        seen.append(row)
+    def kill(bench: Bench) -> None:
+        seen.append(bench.rows[-1])
         os.kill(ranks_of_this()[1], signal.SIGKILL)
 
     with pytest.raises(TidecError, match="R001") as stopped:
@@ -81,7 +81,7 @@ def test_a_killed_rank_is_named_and_none_is_left(job):
 def test_an_interrupt_leaves_nothing(job):
     started = []
 
-    def interrupt(row: Row) -> None:
+    def interrupt(bench: Bench) -> None:
         started.append(ranks_of_this())
         raise KeyboardInterrupt
 
@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_nothing(job):
 def test_a_rank_that_stands_still_is_named(job):
     asked = job(plan_of("1x2", Collective.ALL_GATHER))
     with pytest.raises(TidecError, match="R001") as stopped:
-        run_bench(replace(asked, measures=asked.measures * 1000, deadline_s=5.0), watch=lambda row: os.kill(ranks_of_this()[1], signal.SIGSTOP) if 1 in ranks_of_this() else None)
+        run_bench(replace(asked, measures=asked.measures * 1000, deadline_s=5.0), watch=lambda bench: os.kill(ranks_of_this()[1], signal.SIGSTOP) if 1 in ranks_of_this() else None)
     said = stopped.value.diagnostics[0]
     assert said.sentence.startswith("rank 0.0 stops: ") and "rank 0.1 did not end, and was killed" in said.reason and not ranks_of_this()
 

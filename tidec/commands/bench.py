@@ -85,10 +85,8 @@ def run(
     build_rt(rt)
     job = BenchJob(plans, library, rt, asking.target, measures, asking.calls, asking.rounds, asking.seed, asking.deadline_s,
                    {**environment, **dict(() if needed is None else needed.values)})
-    bench = run_bench(job)
+    bench = run_bench(job, watch=lambda so_far: None if asking.out is None else _write(asking.out, _fields(found, job, so_far)))
     fields = _fields(found, job, bench)
-    if asking.out is not None:
-        _write(asking.out, fields)
     differing = tuple(str(_differs(asking, row)) for row in bench.rows if row.difference is not None)
     notes = (*(() if needed is None else map(str, needed.notes)), *differing)
     return Answer(Exit.REFUTED if differing else Exit.OK, fields, _text(found, job, bench), notes)

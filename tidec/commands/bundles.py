@@ -7,7 +7,6 @@ from pathlib import Path
 from tidec.build.library import build_library
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.libraries import build_kept
-from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Mode, read_mode
@@ -16,7 +15,6 @@ from tidec.inputs.document import given_path
 from tidec.inputs.knobs import read_settings
 from tidec.inputs.signature import Group, Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
-from tidec.pipeline import compile
 
 # Groups that stand in no file, made for that many ranks.
 Made = Callable[[int], tuple[Group, ...]]
@@ -39,6 +37,10 @@ def bundle_of(
         return read_bundle(given_path(bundle, what="the bundle"))
     if topo is None or (group is None and made is None):
         raise TidecError(Diagnostic("P001", f"nothing is given to {what}", help=f"give a bundle's folder, or {ways}"))
+    # A bundle that is given is run without the prover's packages.
+    from tidec.cache.proofs import open_proofs
+    from tidec.pipeline import compile
+
     topology = parse_topology(topo)
     signature = _signature(topology, group, made)
     return compile(

@@ -142,7 +142,7 @@ def _add_bench(page: argparse.ArgumentParser) -> None:
     page.add_argument("--rounds", metavar="N", default="5", help="measurements of each side, in both orders; medians are told (default: 5)")
     page.add_argument("--seed", metavar="S", default="1", help="of the numbers that are moved and summed (default: 1)")
     page.add_argument("--deadline", metavar="SECONDS", default="60", help="of every wait (default: 60)")
-    page.add_argument("-o", metavar="FILE", help="also write what --json prints, with every round, to a file")
+    page.add_argument("-o", metavar="FILE", help="also write what --json prints to a file, line by line as it is measured")
     page.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 

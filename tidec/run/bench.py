@@ -136,6 +136,9 @@ class Bench:
     rows: tuple[Row, ...]
 
 
+Watch = Callable[[Bench], None]
+
+
 @dataclass(slots=True)
 class _Rank:
     """A process. at: what it said last that it does.  stops: why it says that it stops; `None` = it does not say."""
@@ -150,8 +153,8 @@ class _Rank:
     machine: Machine | None = None
 
 
-def run_bench(job: BenchJob, *, watch: Callable[[Row], None] = lambda row: None) -> Bench:
-    """Measure. watch: is given every row once it is there. Raises R001 where a rank stops, ends or is silent; what a rank raises."""
+def run_bench(job: BenchJob, *, watch: Watch = lambda bench: None) -> Bench:
+    """Measure. watch: is given what there is whenever a row has come. Raises R001 where a rank stops, ends or is silent; what a rank raises."""
     with ExitStack() as stack:
         store, plans = _memory("tidec-bench-store", b"", stack), _memory("tidec-bench-plans", json.dumps([p.to_json() for p in job.plans]).encode(), stack)
         ranks: list[_Rank] = []
@@ -159,8 +162,13 @@ def run_bench(job: BenchJob, *, watch: Callable[[Row], None] = lambda row: None)
         for r in range(job.ranks):
             ranks.append(_start(job, r, (store, plans), stack))
         _follow(job, ranks, watch)
-        assert ranks[0].machine is not None and len(ranks[0].rows) == len(job.measures)
-        return Bench(ranks[0].machine, tuple(ranks[0].rows))
+        assert len(ranks[0].rows) == len(job.measures), ranks[0].rows
+        return _bench(ranks[0])
+
+
+def _bench(rank: _Rank) -> Bench:
+    assert rank.machine is not None
+    return Bench(rank.machine, tuple(rank.rows))
 
 
 def _memory(name: str, content: bytes, stack: ExitStack) -> int:
@@ -197,7 +205,7 @@ def _end(ranks: Sequence[_Rank]) -> None:
         rank.process.wait()
 
 
-def _follow(job: BenchJob, ranks: Sequence[_Rank], watch: Callable[[Row], None]) -> None:
+def _follow(job: BenchJob, ranks: Sequence[_Rank], watch: Watch) -> None:
     """Until all ranks have ended well. Raises R001, or what a rank raises."""
     patience = 2 * job.deadline_s + _START_S
     ended: list[int] = []
@@ -228,7 +236,7 @@ def _follow(job: BenchJob, ranks: Sequence[_Rank], watch: Callable[[Row], None])
         raise _trouble(job, ranks, ended, patience)
 
 
-def _read(job: BenchJob, rank: _Rank, watch: Callable[[Row], None]) -> bool:
+def _read(job: BenchJob, rank: _Rank, watch: Watch) -> bool:
     """Take what a rank has said by now; False where it will say no more."""
     while True:
         try:
@@ -242,7 +250,7 @@ def _read(job: BenchJob, rank: _Rank, watch: Callable[[Row], None]) -> bool:
             _take(job, rank, json.loads(line), watch)
 
 
-def _take(job: BenchJob, rank: _Rank, said: Mapping, watch: Callable[[Row], None]) -> None:
+def _take(job: BenchJob, rank: _Rank, said: Mapping, watch: Watch) -> None:
     rank.at = said.get("at", rank.at)
     if "stops" in said:
         rank.stops = Diagnostic(**said["stops"])
@@ -250,7 +258,7 @@ def _take(job: BenchJob, rank: _Rank, said: Mapping, watch: Callable[[Row], None
         rank.machine = Machine(**{**said["machine"], "gpus": tuple(said["machine"]["gpus"])})
     if "row" in said:
         rank.rows.append(_row(job, said["row"]))
-        watch(rank.rows[-1])
+        watch(_bench(rank))
 
 
 def _row(job: BenchJob, said: Mapping) -> Row:

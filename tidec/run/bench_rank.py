@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,28 +57,27 @@ def measure(told: dict, pipe: Pipe) -> None:
     machine = _machine(told, here)
     if here.rank == 0:
         pipe.tell(machine=machine)
-    timer = Gate(here.control, here.device) if here.is_cuda else Wall(here.control)
     for number, line in enumerate(told["measures"]):
         plan = plans[line["plan"]]
         what = f"the {plan.collective.value.replace('_', '-')} of {quoted(line['group'])}"
         pipe.at(f"opens {what}")
         node = _node(opened, plan, max(1, line["ctas"]), here)
         both = beside(plan, node, here)
+        timer = Gate(here.control, here.device, deadline_s=told["deadline_s"], why=partial(node.wait, 1)) if here.is_cuda else Wall(here.control)
         pipe.at(f"compares the bits of {what}")
         difference = both.check()
         took = rounds(timer, {"stock": both.stock, "plan": both.plan}, calls=told["calls"], num=told["rounds"], control=here.control,
                       tell=lambda i: pipe.at(f"measures {what}, round {i} of {told['rounds']}"))
         pipe.at(f"compares the bits of {what} again")
         difference = difference or both.check()
-        if here.is_cuda:
-            node.wait(here.deadline_ms)
-        here.meet()
         node.close()
         if here.rank == 0:
             pipe.tell(row={
                 "number": number, "collective": plan.collective.value, "dtype": both.dtype.value, "size_bytes": both.size_bytes, "checked": both.checked,
                 "difference": None if difference is None else asdict(difference), "sides": {name: _side(took[name], here) for name in took}})
-        del both, node
+        # A node that another rank opens may take the memory of this one's.
+        del both, timer, node
+        dist.barrier(here.control)
     pipe.at("ends")
     dist.barrier(here.control)
     dist.destroy_process_group()
@@ -97,6 +97,8 @@ def _join(told: dict, pipe: Pipe) -> Here:
             raise TidecError(Diagnostic("E006", f"torch sees {torch.cuda.device_count()} GPUs, and {ranks} ranks need one each",
                                         help="run it on a machine with them, with a torch that is built for CUDA; CUDA_VISIBLE_DEVICES may hide some"))
         torch.cuda.set_device(device)
+        # As under FSDP2, whose collectives have streams of their own. The default one is ordered with all others.
+        torch.cuda.set_stream(torch.cuda.Stream(device))
     patience = timedelta(seconds=told["deadline_s"])
     dist.init_process_group("nccl" if is_cuda else "gloo", store=dist.FileStore(f"/proc/self/fd/{told['store']}", ranks), rank=rank, world_size=ranks, timeout=patience,
                             **({"device_id": device} if is_cuda else {}))
@@ -132,7 +134,7 @@ def _machine(told: dict, here: Here) -> dict[str, object]:
     gpus = [torch.cuda.get_device_name(i) for i in range(told["ranks"])] if here.is_cuda else []
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if here.is_cuda else ""
     rate = _copy_gbps(here) if here.rank == 0 else 0.0
-    here.meet()
+    dist.barrier(here.control)
     return {"gpus": gpus, "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "copy_gbps": rate}
 
 
@@ -145,7 +147,10 @@ def _copy_gbps(here: Here) -> float:
         target.copy_(source, non_blocking=True)
 
     copy()
-    return num_bytes / statistics.median(_seconds_of(copy, here) for _ in range(_COPIES)) / 1e9
+    rate = num_bytes / statistics.median(_seconds_of(copy, here) for _ in range(_COPIES)) / 1e9
+    del source, target, copy
+    torch.cuda.empty_cache()
+    return rate
 
 
 def _seconds_of(call: Callable[[], object], here: Here) -> float:

@@ -20,6 +20,7 @@ from tidec.run.arena import TORCH_DTYPES, tensor_at
 from tidec.run.collective import Node
 from tidec.run.compare import Difference, first_difference
 from tidec.run.made import Kind, make, values
+from tidec.run.timing import finish
 
 # torch 2.13 has other names for its two collectives, and warns of those before.
 _ALL_GATHER, _REDUCE_SCATTER = (getattr(dist, new, None) or getattr(dist, old) for new, old in (
@@ -45,10 +46,11 @@ class Here:
         """Whether tensors are on a GPU."""
         return self.device.type == "cuda"
 
-    def meet(self) -> None:
-        """All ranks have come here, and all that was enqueued is over."""
+    def meet(self, node: Node) -> None:
+        """All ranks have come here, and all that was enqueued is over, the node's own too. Raises R001, and what the node says."""
         if self.is_cuda:
-            torch.cuda.synchronize()
+            finish(self.deadline_ms / 1000, lambda: node.wait(1))
+            node.wait(self.deadline_ms)
         dist.barrier(self.control)
 
     def generator(self) -> torch.Generator:
@@ -102,17 +104,17 @@ class Gather:
 
     def check(self) -> Difference | None:
         """Make one call of each, over memory that is spoilt first, and compare all of the landing."""
-        self._here.meet()
+        self._here.meet(self._node)
         for tensor in (self._whole, *self._outs):
             tensor.view(torch.uint8).fill_(_SPOILT)
         _spoil_arena(self._plan, self._node, self._here)
-        self._here.meet()
+        self._here.meet(self._node)
         self.stock()
         at = self._begin()
         landing, wanted = _memory(at, self.size_bytes, self._here), torch.cat([out.view(-1) for out in self._outs]).view(torch.uint8)
         found = None if torch.equal(landing, wanted) else _first(self._plan, self._here, landing, wanted)
         self._end()
-        self._here.meet()
+        self._here.meet(self._node)
         return _of_all(found, self._here)
 
 
@@ -158,14 +160,14 @@ class Reduce:
 
     def check(self) -> Difference | None:
         """Make one call of each, over memory that is spoilt first, and compare this rank's rows; padding is left out."""
-        self._here.meet()
+        self._here.meet(self._node)
         for tensor in (self._packed, self._own, self._out):
             tensor.view(torch.uint8).fill_(_SPOILT)
         _spoil_arena(self._plan, self._node, self._here)
-        self._here.meet()
+        self._here.meet(self._node)
         self.stock()
         self.plan()
-        self._here.meet()
+        self._here.meet(self._node)
         got = _without_padding(self._plan, self._here.rank, self._out)
         if self._is_cheap:
             return self._against_reference(got)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tidec.errors import Diagnostic, TidecError
 
-_FIRST_CYCLES, _MOST_CYCLES = 8_000_000, 4_000_000_000
+_FIRST_CYCLES, _MOST_CYCLES, _NAP_S = 8_000_000, 4_000_000_000, 0.0002
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Wall:
 class Gate:
     """Of calls that enqueue work on the current stream of a GPU.
 
-    Raises R001 where not all of them can be enqueued before the gate has to open.
+    Raises R001 where not all of them can be enqueued before the gate has to open, and as `finish`.
     """
 
-    def __init__(self, control: dist.ProcessGroup, device: torch.device):
-        self._control, self._cycles, self._meeting = control, _FIRST_CYCLES, torch.zeros(1, device=device)
+    def __init__(self, control: dist.ProcessGroup, device: torch.device, *, deadline_s: float, why: Callable[[], None]):
+        self._control, self._cycles, self._meeting, self._deadline_s, self._why = control, _FIRST_CYCLES, torch.zeros(1, device=device), deadline_s, why
 
     def __call__(self, call: Callable[[], object], calls: int) -> Took:
         while True:
-            torch.cuda.synchronize()
+            finish(self._deadline_s, self._why)
             dist.barrier(self._control)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(self._cycles)
@@ -70,13 +70,26 @@ class Gate:
             host = time.perf_counter() - begin
             is_held = not start.query()
             end.record()
-            torch.cuda.synchronize()
+            finish(self._deadline_s, self._why)
             if all(_gathered(is_held, self._control)):
                 return Took(start.elapsed_time(end) / 1e3 / calls, host / calls)
             self._cycles *= 2
             if self._cycles > _MOST_CYCLES:
                 raise TidecError(Diagnostic("R001", f"{calls} calls cannot be enqueued before they begin", reason="the stream's queue is full, and the host waits for room in it",
                                             help="give --calls with a smaller number"))
+
+
+def finish(deadline_s: float, why: Callable[[], None]) -> None:
+    """Wait for the current GPU. why: raises where it knows why the stream does not end. Raises R001 at the deadline."""
+    over = torch.cuda.Event()
+    over.record()
+    until = time.monotonic() + deadline_s
+    while not over.query():
+        if time.monotonic() > until:
+            why()
+            raise TidecError(Diagnostic("R001", f"what was enqueued is not over after {deadline_s:g} s", help="give --deadline SECONDS where a call takes so long"))
+        time.sleep(_NAP_S)
+    torch.cuda.synchronize()
 
 
 def rounds(
