@@ -3,7 +3,7 @@
     recheck_files     every file against the digest that lists it                     recheck_layout   rows, sub-slices and regions, from shapes alone
     recheck_ask       every plan against the group that asks for it                   recheck_reduce   the op table against eqs. 6-8
     recheck_theorems  which programs were proved for every M                          recheck_gather   the op table against Bruck's rounds
-    recheck_certificate  every claim is there and proved, of this plan                recheck_table, recheck_index   how an op table is read
+    recheck_certificate  every claim is there and proved, of this plan                recheck_text, recheck_table, recheck_index   how a plan and its op table are read
     recheck_program, recheck_unfold, recheck_graph    a program that is no theorem, on a small topology
 
 Nothing found in a bundle is run: index expressions are read by `recheck_index.py`. What is taken at its word stands in `Report.trusted`.
@@ -15,22 +15,21 @@ from pathlib import Path
 
 from tidec.verify.recheck_ask import Wanted, check_ask, check_wanted
 from tidec.verify.recheck_certificate import check_certificate
-from tidec.verify.recheck_files import SEAL, Files, loaded, read_files, sha256
+from tidec.verify.recheck_files import SEAL, Files, read_files, sha256, spelt
 from tidec.verify.recheck_gather import check_all_gather
 from tidec.verify.recheck_graph import check_graph, graph_nodes
 from tidec.verify.recheck_index import TooLarge, read
 from tidec.verify.recheck_layout import Facts, check_layout, layout_of
 from tidec.verify.recheck_program import check_program
 from tidec.verify.recheck_reduce import check_reduce_scatter
-from tidec.verify.recheck_theorems import Theorems, canonical, load, theorem_digest, without_knobs
+from tidec.verify.recheck_text import Known, known_theorem
+from tidec.verify.recheck_theorems import Theorems, canonical, load
 from tidec.verify.recheck_words import Checked, Order, PlanReport, Report, refuted, tampered, unknown
 
 _PLAN_KEYS = ["arena", "collective", "lanes", "lowering", "nodes", "packed_elems", "params", "program", "schema", "shard_bytes", "sub_slices", "waits"]
 _PLAN_SCHEMA = "tidec.plan/1"
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, StopIteration, ArithmeticError)
 _KNOBS = {"W": (1, 72), "k": (1, 32), "n_part": (1, 4), "n_stg": (1, 8), "n_out": (1, 2**31 - 1), "chunks": (1, 256), "stripes": (1, 8)}
-# Of more points than this only one rank's copies to one other lane are compared, where the program is a theorem.
-_MANY_POINTS = 2_000
 
 
 def recheck(path: str | os.PathLike[str], *, will_prove: bool = False) -> Report:
@@ -65,24 +64,27 @@ def check_plan(wanted: Wanted, plan: bytes, certificate: bytes, theorems: Theore
 def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theorems: Theorems, shown: set[str], will_prove: bool) -> PlanReport:
     if sha256(data) != wanted.digest:
         raise tampered(file, "its sha256 is not the digest that the manifest gives the plan")
-    plan, rest = _split(file, data)
+    text = data.decode("ascii")
+    known = known_theorem(file, text, theorems)
+    plan = known.plan if known else spelt(file, text)
+    waits = [] if known else plan.pop("waits")
     if sorted(plan) != _PLAN_KEYS[:-1] or plan["schema"] != _PLAN_SCHEMA:
         raise tampered(file, f"its schema is {str(plan.get('schema')):.40}, and this version reads {_PLAN_SCHEMA}")
     facts = _facts(file, plan)
-    layout = layout_of(plan, facts)
-    text, digest, waits = _program_text(file, data.decode("ascii"), plan, rest, layout, facts, theorems)
-    if sha256(text.encode()) != wanted.program_digest:
+    program = _program_text(facts, text, plan, known, waits)
+    if sha256(program.encode()) != wanted.program_digest:
         raise tampered(file, "its program's sha256 is not the one that the manifest gives it")
     check_wanted(wanted, plan, facts)
     check_certificate(f"{wanted.stem}.cert.json", certificate, wanted, facts, theorems)
     _check_premises(facts)
-    if digest in theorems.classes:
+    if known:
         order, nodes = Order.THEOREM, ()
-        _check_table(facts, ((facts.nodes - 1, facts.lanes - 1, 1),), is_sample=facts.nodes * facts.parts * facts.chunks * facts.lanes > _MANY_POINTS)
+        # Its body is one that was proved, so that one rank tells whether it is of these knobs, and the copies to one other lane whether of these lanes.
+        _check_table(facts, ((facts.nodes - 1, facts.lanes - 1, 1),), lanes=(0,))
     else:
         order, nodes = Order.GRAPH, graph_nodes(facts)
         check_program(facts, waits)
-        _check_table(facts, tuple((n, j, e) for n in _some(facts.nodes) for j in range(facts.lanes) for e in (4, 5)), is_sample=False)
+        _check_table(facts, tuple((n, j, e) for n in _some(facts.nodes) for j in range(facts.lanes) for e in (4, 5)), lanes=())
         # What the graph shows depends on the program with its knobs and on the node counts alone, so groups share it.
         key = f"{wanted.program_digest} {nodes}"
         try:
@@ -94,12 +96,6 @@ def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theo
                 raise
             order, nodes = Order.PROOF, ()
     return PlanReport(wanted.stem, order, nodes, _plan_checked(wanted.stem, facts, order, nodes))
-
-
-def _split(file: str, data: bytes) -> tuple[dict, bytes]:
-    """The plan without its wait edges, the last of its keys, and the text of these. Raises C001."""
-    place = data.rfind(b',"waits":[')
-    return (loaded(file, data[:place] + b"}"), b"{" + data[place + 1 :]) if place > 0 else (loaded(file, data), b"{}")
 
 
 def _facts(file: str, plan: dict) -> Facts:
@@ -120,32 +116,23 @@ def _some(nodes: int) -> range | tuple[int, ...]:
     return range(nodes) if nodes <= 64 else (0, 1, nodes // 2, nodes - 1)
 
 
-def _program_text(file: str, raw: str, plan: dict, rest: bytes, layout: dict, facts: Facts, theorems: Theorems) -> tuple[str, str, list]:
-    """The program's canonical text, its theorem's digest, and the wait edges where it is no theorem.
+def _program_text(facts: Facts, text: str, plan: dict, known: Known | None, waits: list) -> str:
+    """The program's canonical text.
 
-    layout: what should stand around the program.  Where the program is a theorem its bytes are known, and those of its wait edges, so that only what is
-    around them is spelt to compare.
+    known: the plan's text taken apart, where the program is a theorem: then only what is around it is spelt to compare, and its knobs.
     Raises V402 where the plan says another layout; C001 where it is not spelt canonically.
     """
-    content = {**plan, **layout}
-    place = _PLAN_KEYS.index("program")
-    head = canonical({key: content[key] for key in _PLAN_KEYS[:place]})[:-1] + ',"program":'
-    middle = "," + canonical({key: content[key] for key in _PLAN_KEYS[place + 1 : -1]})[1:-1] + ',"waits":'
-    split = raw.rfind(middle)
-    if not raw.startswith(head) or split < len(head) or not raw.endswith("}"):
+    layout = layout_of(plan, facts)
+    content, place = {**plan, **layout}, _PLAN_KEYS.index("program")
+    if known:
+        head, tail = (canonical({key: content[key] for key in keys}) for keys in (_PLAN_KEYS[:place], _PLAN_KEYS[place + 1 : -1]))
+        fits = (head[:-1], f",{tail[1:-1]}", canonical(plan["program"]["knobs"])) == (known.parts.head, known.parts.tail, known.knobs)
+    else:
+        fits = canonical({**content, "waits": waits}) == text
+    if not fits:
         check_layout(plan, layout, facts)
-        raise tampered(file, "it is not spelt canonically")
-    program, waits = raw[len(head) : split], raw[split + len(middle) : -1]
-    name = '"is":"program",'
-    own = f'{name}"knobs":{canonical(plan["program"]["knobs"])},'
-    digest = theorem_digest(program.replace(own, name, 1), waits, single_node=facts.nodes == 1) if own in program else ""
-    if digest in theorems.classes:
-        return program, digest, []
-    edges = loaded(file, rest)["waits"]
-    if canonical({**plan, "waits": edges}) != raw:
-        raise tampered(file, "it is not spelt canonically")
-    digest = theorem_digest(canonical(without_knobs(plan["program"])), canonical(edges), single_node=facts.nodes == 1)
-    return canonical(plan["program"]), digest, edges
+        raise tampered(facts.file, "it is not spelt canonically")
+    return known.parts.program if known else canonical(plan["program"])
 
 
 def _check_premises(facts: Facts) -> None:
@@ -165,10 +152,10 @@ def _check_premises(facts: Facts) -> None:
         raise refuted("P013", file, f"an outbox of {n_out} blocks makes rounds wait for each other", reason=f"min(k, W, M-1) = {min(k, W, M - 1)}")
 
 
-def _check_table(facts: Facts, points: tuple[tuple[int, int, int], ...], *, is_sample: bool) -> None:
+def _check_table(facts: Facts, points: tuple[tuple[int, int, int], ...], *, lanes: tuple[int, ...]) -> None:
     check = check_all_gather if facts.is_gather else check_reduce_scatter
     for point in points:
-        check(facts, point, (0,) if is_sample else ())
+        check(facts, point, lanes)
 
 
 # ---- what is told

@@ -63,7 +63,16 @@ def parsed(name: str, data: bytes) -> dict:
 def loaded(name: str, data: bytes) -> dict:
     """A file that is one object of JSON without floats. Raises C001."""
     try:
-        value = json.loads(data.decode("ascii"), parse_float=_no_float, parse_constant=_no_float)
+        text = data.decode("ascii")
+    except ValueError as problem:
+        raise tampered(name, f"it is not JSON: {str(problem):.80}") from None
+    return spelt(name, text)
+
+
+def spelt(name: str, text: str) -> dict:
+    """One object of JSON without floats, from a part of a file. Raises C001."""
+    try:
+        value = json.loads(text, parse_float=_no_float, parse_constant=_no_float)
     except (ValueError, RecursionError) as problem:
         raise tampered(name, f"it is not JSON: {str(problem):.80}") from None
     if not isinstance(value, dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ Value = int | bool | list
 
 MAX_ROWS = 400_000
 WORDS = ("all", "others")
+# Ops that move nothing: what they order is the graph's and the theorems' business.
+ORDERING = ("wait", "signal", "join")
 
 
 class TooLarge(Exception):
@@ -25,54 +27,20 @@ def _top2(x: int) -> int:
     return 1 << (x.bit_length() - 1) if x > 0 else 0
 
 
-def _one(f: Callable, a: Value) -> Value:
-    return list(map(f, a)) if type(a) is list else f(a)
+def _wrap(a: int, m: int) -> int:
+    return a - m if a >= m else a
 
 
-def _two(f: Callable, a: Value, b: Value) -> Value:
-    if type(a) is list:
-        return list(map(f, a, b if type(b) is list else repeat(b)))
-    return list(map(f, repeat(a), b)) if type(b) is list else f(a, b)
+def _back(a: int, m: int) -> int:
+    return a + m if a < 0 else a
 
 
-def _wrap(a: Value, m: Value) -> Value:
-    if type(a) is list and type(m) is int:
-        return [x - m if x >= m else x for x in a]
-    return _two(lambda x, y: x - y if x >= y else x, a, m)
-
-
-def _back(a: Value, m: Value) -> Value:
-    if type(a) is list and type(m) is int:
-        return [x + m if x < 0 else x for x in a]
-    return _two(lambda x, y: x + y if x < 0 else x, a, m)
-
-
-def _all(f: Callable, *values: Value) -> Value:
-    return reduce(partial(_two, f), values)
-
-
-def _where(cond: Value, then: Value, other: Value) -> Value:
-    if type(cond) is not list:
-        return then if cond else other
-    a, b = (x if type(x) is list else repeat(x) for x in (then, other))
-    return [x if c else y for c, x, y in zip(cond, a, b)]
-
-
-# Of every operator: over numbers and columns, and how many arguments it takes; 0 = any number.
-_OPERATORS: dict[str, tuple[Callable, int]] = {
-    **{name: (partial(_two, f), 2) for name, f in {
-        "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "<": operator.lt, "<=": operator.le, "==": operator.eq}.items()},
-    "wrap": (_wrap, 2), "back": (_back, 2), "not": (partial(_one, operator.not_), 1), "top2": (partial(_one, _top2), 1),
-    "and": (partial(_all, operator.and_), 0), "or": (partial(_all, operator.or_), 0), "where": (_where, 3),
+_TWO: dict[str, Callable] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "<": operator.lt, "<=": operator.le, "==": operator.eq,
+    "wrap": _wrap, "back": _back, "and": operator.and_, "or": operator.or_,
 }
-
-
-def _operator(name: object, num_args: int) -> Callable:
-    """Raises KeyError for an operator that does not exist, ValueError for a wrong number of arguments."""
-    f, wanted = _OPERATORS[name]
-    if num_args != (wanted or max(1, num_args)):
-        raise ValueError(f"{name} has {num_args} arguments")
-    return f
+_ONE: dict[str, Callable] = {"not": operator.not_, "top2": _top2}
+_MANY = ("and", "or")
 
 
 def read(x: object, env: dict[str, int]) -> int | bool:
@@ -85,7 +53,11 @@ def read(x: object, env: dict[str, int]) -> int | bool:
     if x[0] == "where":
         _, cond, then, other = x
         return read(then if read(cond, env) else other, env)
-    return _operator(x[0], len(x) - 1)(*[read(a, env) for a in x[1:]])
+    if len(x) == 2 and x[0] in _ONE:
+        return _ONE[x[0]](read(x[1], env))
+    if len(x) == 3 or x[0] in _MANY and len(x) > 1:
+        return reduce(_TWO[x[0]], [read(a, env) for a in x[1:]])
+    raise ValueError(f"{x[0]} has {len(x) - 1} arguments")
 
 
 def trips(loop: dict, low: int, high: int) -> range | list[int]:
@@ -134,158 +106,178 @@ def _find(body: list, path: tuple, places: tuple, without: tuple[str, ...], foun
             found.append(Family(item, path, (*places, i)))
 
 
-class Node:
-    """An operator over nodes, names and numbers; equal ones of one program are one object. names: of the symbols in it, a bit each."""
+class Level:
+    """The rows under some loops and conditions. rows: which row of the level around it each one belongs to."""
 
-    __slots__ = ("value", "args", "names")
+    __slots__ = ("outer", "rows", "count", "depth", "_known")
 
-    def __init__(self, value: Callable, args: tuple, names: int):
-        self.value, self.args, self.names = value, args, names
+    def __init__(self, outer: Level | None, rows: Sequence[int], count: int):
+        self.outer, self.rows, self.count = outer, rows, count
+        self.depth: int = outer.depth + 1 if outer else 0
+        self._known: dict[Column, list] = {}
 
-
-# NOTE: True == 1 as a key, so truth values are nodes.
-_TRUTH = {True: Node(lambda: True, (), 0), False: Node(lambda: False, (), 0)}
-
-
-class Trees:
-    """Expressions of one program, so that a table reads equal ones only once. The program outlives it and does not change."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[tuple, Node] = {}
-        self._seen: dict[int, Node] = {}     # by the list's own identity, of whole expressions: bounds of a loop are read for every op in it
-        self._bits: dict[str, int] = {}
-
-    def bit(self, name: str) -> int:
-        """The bit of a symbol."""
-        return self._bits.setdefault(name, 1 << len(self._bits))
-
-    def node(self, x: list) -> Node:
-        """The one node of an expression."""
-        found = self._seen.get(id(x))
+    def values(self, column: Column) -> list:
+        """A column of this level or of one around it, as one of this level."""
+        if column.level is self:
+            return column.values
+        found = self._known.get(column)
         if found is None:
-            found = self._seen[id(x)] = self._node(x)
+            found = self._known[column] = list(map(self.outer.values(column).__getitem__, self.rows))
         return found
 
-    def _node(self, x: list) -> Node:
-        if len(x) == 3:
-            op, a, b = x
-            if type(a) is list:
-                a = self._node(a)
-            elif type(a) is bool:
-                a = _TRUTH[a]
-            if type(b) is list:
-                b = self._node(b)
-            elif type(b) is bool:
-                b = _TRUTH[b]
-            key = (op, a, b)
-        else:
-            key = (x[0], *[self._node(a) if type(a) is list else _TRUTH[a] if type(a) is bool else a for a in x[1:]])
-        found = self._nodes.get(key)
-        if found is None:
-            names = 0
-            for a in key[1:]:
-                names |= a.names if type(a) is Node else self.bit(a) if type(a) is str else 0
-            found = self._nodes[key] = Node(_operator(key[0], len(key) - 1), key[1:], names)
-        return found
+
+class Column:
+    """One value a row of a level; another column is another object."""
+
+    __slots__ = ("values", "level")
+
+    def __init__(self, values: list, level: Level):
+        self.values, self.level = values, level
 
 
 class Table:
-    """The points under some loops and conditions: a value or a column for every symbol, in the order of issue.
+    """The points under some loops and conditions, in the order of issue: a number or a column for every symbol and every expression.
 
-    env: the symbols outside all loops.  lanes: the lanes that loops over lanes take; empty = all of them.
-    What does not change in a loop is read outside of it and repeated.
+    What depends on outer loops alone is read once for each row of theirs, and equal expressions over one column are one column. Of a choice by a number
+    only one side is read.
     """
 
-    def __init__(self, trees: Trees, env: dict[str, Value], lanes: tuple[int, ...] = (), count: int = 1):
-        self.count = count
-        self._trees, self._lanes = trees, lanes
-        self._known: dict[Node | str, Value] = dict(env)
-        # fixed: symbols that are the same in every row.  rows: of the outer table, one a point; `None` = the same ones.  bit: of the own symbol.
-        self._fixed = {name: value for name, value in env.items() if type(value) is not list}
-        self._outer, self._rows, self._bit = self, None, 0
-        self._inside: dict[int, Table] = {}
+    def __init__(self, env: dict[str, Value], count: int = 1):
+        """env: the symbols outside all loops. count: the length of the columns among them."""
+        level = Level(None, (), count)
+        self._set({name: Column(x, level) if type(x) is list else x for name, x in env.items()}, level, {})
 
-    def under(self, path: Iterable[dict]) -> Table:
-        """The points under more loops and conditions, each made once."""
+    def _set(self, names: dict[str, Term], level: Level, known: dict[tuple, Column]) -> None:
+        self.count = level.count
+        self._names, self._level = names, level
+        self._known = known                                     # by operator and arguments: columns of all tables of one program
+        self._inside: dict[tuple[int, bool], Table] = {}
+
+    def under(self, path: Iterable[dict], lanes: tuple[int, ...] = ()) -> Table:
+        """The points under more loops and conditions, each made once. lanes: those that loops over lanes take, always the same ones; empty = all of them."""
         table = self
         for item in path:
-            found = table._inside.get(id(item))
+            if not table.count:
+                return table
+            is_loop = item["is"] != "when"
+            key = (id(item), bool(lanes and is_loop and item["over_lanes"]))
+            found = table._inside.get(key)
             if found is None:
-                found = table._inside[id(item)] = table._filter(item["cond"]) if item["is"] == "when" else table._expand(item)
+                found = table._inside[key] = table._expand(item, lanes if key[1] else ()) if is_loop else table._filter(item["cond"])
             table = found
         return table
 
-    def _under(self, env: dict[str, Value], count: int, rows: Sequence[int] | None, bit: int) -> Table:
-        inner = Table(self._trees, {**self._fixed, **env}, self._lanes, count)
-        inner._outer, inner._rows, inner._bit = self, rows, bit
-        return inner
-
     def read(self, x: object) -> Value:
         """The value of an expression: a number, or a column."""
-        return self._read(self._trees.node(x) if type(x) is list else x)
+        value = self._value(x) if type(x) is list else self._names[x] if type(x) is str else x
+        return self._level.values(value) if type(value) is Column else value
 
     def column(self, x: object) -> list:
-        """The value of an expression as a column; `all` and `others` stay words."""
-        value = x if type(x) is str and x in WORDS else self.read(x)
+        """The value of an expression as a column."""
+        value = self.read(x)
         return value if type(value) is list else [value] * self.count
 
     def values(self, expressions: Iterable[object]) -> list[Value | str]:
         """The values of expressions; `all` and `others` stay words."""
-        node, known, found = self._trees.node, self._known, []
-        for x in expressions:
-            if type(x) is list:
-                x = node(x)
-            elif type(x) is int or x in WORDS:
-                found.append(x)
-                continue
-            value = known.get(x)
-            found.append(self._read(x) if value is None else value)
-        return found
+        return [x if type(x) is int or type(x) is str and x in WORDS else self.read(x) for x in expressions]
 
     def rows(self, expressions: Iterable[object]) -> list[tuple]:
         """One tuple of values a point."""
-        return rows_of(self.values(expressions), self.count)
+        return rows_of(self.values(expressions), self.count) if self.count else []
 
-    def _read(self, x: Node | str | int | bool) -> Value:
-        kind = type(x)
-        if kind is int or kind is bool:
-            return x
-        found = self._known.get(x)
+    def _value(self, x: list) -> Term:
+        if len(x) == 3:
+            op, a, b = x
+            if type(a) is list:
+                a = self._value(a)
+            elif type(a) is str:
+                a = self._names[a]
+            if type(b) is list:
+                b = self._value(b)
+            elif type(b) is str:
+                b = self._names[b]
+            # NOTE: True == 1 as a key, and every operator takes them for the same.
+            if type(a) is Column or type(b) is Column:
+                return self._known.get((op, a, b)) or self._made(op, a, b)
+            return _TWO[op](a, b)
+        if x[0] != "where":
+            return self._other(*x)
+        _, cond, then, other = x
+        cond = self._value(cond) if type(cond) is list else self._term(cond)
+        if type(cond) is not Column:
+            x = then if cond else other
+            return self._value(x) if type(x) is list else self._term(x)
+        then = self._value(then) if type(then) is list else self._term(then)
+        other = self._value(other) if type(other) is list else self._term(other)
+        return self._known.get((cond, then, other)) or self._chosen(cond, then, other)
+
+    def _term(self, x: object) -> Term:
+        return self._value(x) if type(x) is list else self._names[x] if type(x) is str else x
+
+    def _other(self, op: str, *args: object) -> Term:
+        """An operator that has not two arguments."""
+        a, *rest = map(self._term, args)
+        if op in _MANY:
+            for b in rest:
+                a = (self._known.get((op, a, b)) or self._made(op, a, b)) if type(a) is Column or type(b) is Column else _TWO[op](a, b)
+            return a
+        if rest or op not in _ONE:
+            raise ValueError(f"{op} has {len(args)} arguments")
+        if type(a) is not Column:
+            return _ONE[op](a)
+        found = self._known.get((op, a))
         if found is None:
-            if kind is str or self._bit and not x.names & self._bit:
-                if self._outer is self:
-                    raise KeyError(x)
-                found = self._outer._read(x)
-                if type(found) is list and self._rows is not None:
-                    found = [found[i] for i in self._rows]
-            elif x.value is _where and type(chosen := self._read(x.args[0])) is not list:
-                found = self._read(x.args[1 if chosen else 2])
-            else:
-                found = x.value(*[a if type(a) is int else self._read(a) for a in x.args])
-            self._known[x] = found
+            found = self._known[op, a] = Column(list(map(_ONE[op], a.values)), a.level)
+        return found
+
+    def _made(self, op: str, a: Term, b: Term) -> Column:
+        """A column of an operator over two terms, one of which is a column."""
+        f = _TWO[op]
+        if type(b) is not Column:
+            level, values = a.level, [*map(f, a.values, repeat(b))]
+        elif type(a) is not Column:
+            level, values = b.level, [*map(f, repeat(a), b.values)]
+        else:
+            level = a.level if a.level.depth > b.level.depth else b.level
+            values = [*map(f, level.values(a), level.values(b))]
+        found = self._known[op, a, b] = Column(values, level)
+        return found
+
+    def _chosen(self, cond: Column, *sides: Term) -> Column:
+        level = max((x.level for x in (cond, *sides) if type(x) is Column), key=_depth)
+        then, other = (level.values(x) if type(x) is Column else repeat(x) for x in sides)
+        found = self._known[cond, *sides] = Column([a if c else b for c, a, b in zip(level.values(cond), then, other)], level)
         return found
 
     def _filter(self, cond: object) -> Table:
         chosen = self.read(cond)
         keep = [i for i, c in enumerate(chosen) if c] if type(chosen) is list else range(self.count if chosen else 0)
-        return self if len(keep) == self.count else self._under({}, len(keep), keep, 0)
+        return self if len(keep) == self.count else self._under({}, Level(self._level, keep, len(keep)))
 
-    def _expand(self, loop: dict) -> Table:
-        name, bit = loop["name"], self._trees.bit(loop["name"])
-        low, high = self.read(loop["lo"]), self.read(loop["hi"])
+    def _under(self, names: dict[str, Term], level: Level) -> Table:
+        inner = Table.__new__(Table)
+        inner._set({**self._names, **names}, level, self._known)
+        return inner
+
+    def _expand(self, loop: dict, lanes: tuple[int, ...]) -> Table:
+        name, low, high = loop["name"], self.read(loop["lo"]), self.read(loop["hi"])
         if type(low) is list or type(high) is list:
-            found = [trips(loop, a, b) for a, b in zip(self.column(loop["lo"]), self.column(loop["hi"]))]
+            found = [trips(loop, a, b) for a, b in zip(*(x if type(x) is list else repeat(x) for x in (low, high)))]
         else:
             found = [trips(loop, low, high)] * self.count
-        if self._lanes and loop["over_lanes"]:
-            found = [[x for x in self._lanes if x in row] for row in found]
-        if type(low) is type(high) is int and found and len(found[0]) == 1:
-            return self._under({name: found[0][0]}, self.count, None, bit)
-        column = list(chain.from_iterable(found))
-        if len(column) > MAX_ROWS:
+        if lanes:
+            found = [[x for x in lanes if x in row] for row in found]
+        if type(low) is type(high) is int and len(found[0]) == 1:
+            return self._under({name: found[0][0]}, self._level)
+        count = sum(map(len, found))
+        if count > MAX_ROWS:
             raise TooLarge(f"more than {MAX_ROWS} points under the loop over {name}")
-        rows = list(chain.from_iterable(map(repeat, range(self.count), map(len, found))))
-        return self._under({name: column}, len(column), rows, bit)
+        level = Level(self._level, list(chain.from_iterable(map(repeat, range(self.count), map(len, found)))), count)
+        return self._under({name: Column(list(chain.from_iterable(found)), level)}, level)
+
+
+Term = int | bool | Column
+_depth = operator.attrgetter("depth")
 
 
 def rows_of(values: Iterable[Value | str], count: int) -> list[tuple]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidec.verify.recheck_index import families, read
+from tidec.verify.recheck_index import ORDERING, families, read
 from tidec.verify.recheck_theorems import canonical
 from tidec.verify.recheck_words import refuted, tampered
 
@@ -176,7 +176,7 @@ def _idle(facts: Facts, buffer: dict) -> set[int]:
     """With one lane: the dimensions that count other lanes, of which there are none, in every read of the buffer."""
     if facts.lanes > 1:
         return set()
-    keys = [c["key"] for f in families(facts.program["body"]) for c in f.op["reads"] if c["buffer"] == buffer["name"]]
+    keys = [c["key"] for f in families(facts.program["body"], ORDERING) for c in f.op["reads"] if c["buffer"] == buffer["name"]]
     return {d for d in range(len(buffer["dims"])) if keys and all(key[d] == "others" for key in keys)}
 
 

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tidec.verify.recheck_index import Family, Table, Trees, Value, families, rows_of
+from tidec.verify.recheck_index import ORDERING, Family, Table, Value, families, rows_of
 from tidec.verify.recheck_layout import Facts
 from tidec.verify.recheck_words import refuted
 
-# Ops that move nothing: what they order is the graph's and the theorems' business.
-ORDERING = ("wait", "signal", "join")
 Ask = Callable[[dict], list]
 
 
@@ -82,9 +80,8 @@ class Ops:
     """
 
     def __init__(self, facts: Facts, point: tuple[int, int, int], lanes: tuple[int, ...] = ()):
-        trees, env = Trees(), dict(zip(("M", "n", "j", "e"), (facts.nodes, *point)))
-        self._facts, self._all = facts, Table(trees, env)
-        self._some = Table(trees, env, lanes) if lanes else self._all
+        self._facts, self._lanes = facts, lanes
+        self._table = Table(dict(zip(("M", "n", "j", "e"), (facts.nodes, *point))))
         blocks = {b["name"]: b["block"] for b in facts.program["buffers"]}
         self._found: dict[tuple, list[Family]] = {}
         for f in families(facts.program["body"], ORDERING):
@@ -109,7 +106,7 @@ class Ops:
         """The values of every such op, in the order of the text, then of issue: the buffers' names, then what `ask` names."""
         parts = []
         for f in self.of(*what):
-            table = (self._all if all_lanes else self._some).under(f.path)
+            table = self._table.under(f.path, () if all_lanes else self._lanes)
             names = [c["buffer"] for c in (*f.op["reads"], *f.op["writes"])]
             parts.append(Columns(table.count, names + table.values(ask(f.op)) if table.count else []))
         return below(parts)
@@ -120,7 +117,7 @@ class Ops:
 
     def placed(self, f: Family, expressions: list) -> list[tuple[tuple, tuple]]:
         """Of every point of a family: the values, and its place in the order of issue."""
-        table = self._all.under(f.path)
+        table = self._table.under(f.path)
         return list(zip(table.rows(expressions), table.rows(f.position)))
 
 

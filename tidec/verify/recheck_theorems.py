@@ -38,11 +38,20 @@ def theorem_digest(program: str, waits: str, *, single_node: bool) -> str:
 
     Returns 64 hex digits; "" where a line of the schedule is not spelt as lines are, so that nothing else can hide there.
     """
+    text = without_spots(program)
+    return branch_digest(text, waits, single_node=single_node) if text else ""
+
+
+def branch_digest(text: str, waits: str, *, single_node: bool) -> str:
+    """The same, from a text `without_spots`."""
+    return hashlib.sha256(f"{'M = 1' if single_node else 'M >= 2'} {text} {waits}".encode()).hexdigest()
+
+
+def without_spots(program: str) -> str:
+    """A text of canonical JSON with every list of lines of the schedule empty; "" where one is not spelt as they are."""
     text, count = _SPOTS.subn('"spot":[]', program)
     # A key that ends in an escaped quote and spot would be taken for one; then, or where a spot is anything else, nothing is a theorem.
-    if count != text.count('"spot":') or '\\"spot"' in text:
-        return ""
-    return hashlib.sha256(f"{'M = 1' if single_node else 'M >= 2'} {text} {waits}".encode()).hexdigest()
+    return "" if count != text.count('"spot":') or '\\"spot"' in text else text
 
 
 def without_knobs(program: dict) -> dict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from tidec.verify.recheck_index import Table, TooLarge, Trees, families, read, trips
+from tidec.verify.recheck_index import Table, TooLarge, families, read, trips
 from tidec.verify.recheck_layout import Facts, extents
 from tidec.verify.recheck_words import refuted
 
@@ -61,7 +61,7 @@ class Unfolding:
         self._buffers = {b["name"]: (b["kind"] == "input", [range(low, low + count) for low, count in zip(*extents(b, nodes))]) for b in facts.program["buffers"]}
         self._edges = {w["op"]: w for w in waits}
         ranks = list(product(range(nodes), range(facts.lanes)))
-        table = Table(Trees(), {"M": nodes, "n": 0, "j": 0, "e": 1})
+        table = Table({"M": nodes, "n": 0, "j": 0, "e": 1})
         one = sum(table.under(f.path).count for f in families(facts.program["body"]))
         if one * len(ranks) * CALLS > MAX_POINTS:
             raise TooLarge(f"{len(ranks)} ranks have {one} ops each in a call: more than {MAX_POINTS} in {CALLS} calls")
