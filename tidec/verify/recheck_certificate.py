@@ -1,7 +1,7 @@
 """The certificate of a plan: it is this plan's, every claim in it is proved, and no code of claims that its collective must have is missing.
 
-One that is spelt canonically, without a letter to escape, is known by its text: what stands around the claims is spelt here and compared, and each claim is
-matched as a whole. Any other is read as JSON, which takes longer, and refused by what is wrong with it.
+One that is spelt canonically, without a letter to escape, is known by its text: what stands around the claims is spelt here and compared, the claims are
+matched as a whole, and codes are looked for as they are spelt. Any other is read as JSON, which takes longer, and refused by what is wrong with it.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidec.verify.recheck_words import refuted, tampered, unknown
 SCHEMA = "tidec.certificate/1"
 _OWN_CLAIMS = ("V402", "P013")
 _PLAIN = r'[ !#-\[\]-~]*+'    # letters that JSON spells as they are
-_CLAIM = re.compile(rf'\{{("code":"{_PLAIN}","scope":"{_PLAIN}"),"verdict":"proved","what":"{_PLAIN}"\}}')
+_CLAIMS = re.compile(rf'(?:\{{"code":"{_PLAIN}","scope":"{_PLAIN}","verdict":"proved","what":"{_PLAIN}"\}},)*+')
 _VERSION = re.compile(_PLAIN)
 _END = f'"}},"schema":"{SCHEMA}"}}'
 
@@ -27,22 +27,45 @@ def check_certificate(file: str, data: bytes, wanted: Wanted, facts: Facts, theo
 
     Raises C001; the code of a claim that is refuted; V902 for one that is vacuous, V901 for one that is unknown.
     """
-    found = _proved(data, wanted, facts, theorems)
-    _check_codes(file, found or _read(file, data, wanted, facts, theorems), facts, theorems)
+    claims = _proved(data, wanted, facts, theorems)
+    branch = "M = 1" if facts.nodes == 1 else "every M >= 2"
+    if claims:
+        missing = _missing(claims, theorems.codes[_branch(facts)], branch) + _missing(claims, _OWN_CLAIMS, 'this plan"')
+    else:
+        read = _read(file, data, wanted, facts, theorems)
+        codes, own = {code for code, scope in read if scope.startswith(branch)}, {code for code, scope in read if scope == "this plan"}
+        missing = [x for x in theorems.codes[_branch(facts)] if x not in codes] + [x for x in _OWN_CLAIMS if x not in own]
+    if missing:
+        raise tampered(file, f"it has no claim of {', '.join(missing)}")
 
 
-def _proved(data: bytes, wanted: Wanted, facts: Facts, theorems: Theorems) -> set[tuple[str, str]]:
-    """(code, scope) of all claims, if all are proved and the text is what a certificate of this plan is spelt like; else nothing."""
+def _branch(facts: Facts) -> str:
+    return f"{facts.collective} M {'= 1' if facts.nodes == 1 else '>= 2'}"
+
+
+def _proved(data: bytes, wanted: Wanted, facts: Facts, theorems: Theorems) -> str:
+    """The text of all claims, if all are proved and the text around is what a certificate of this plan is spelt like; else nothing."""
     text = data.decode("ascii", "replace")
     head = f'{{"assumes":{theorems.assumes_text},"claims":['
     tail = f'],"nodes":{facts.nodes},"plan":"{wanted.digest}","program":"{wanted.program_digest}","prover":{{"z3":"'
     split = text.rfind(tail)
     end = split + len(tail)
-    if not (text.startswith(head) and split >= len(head) and text.endswith(_END, end)):
-        return set()
-    parts = _CLAIM.split(text[len(head) : split])       # what stands between two claims, then code and scope of the next one
-    is_whole = parts[0] == parts[-1] == "" and set(parts[2:-1:2]) <= {","} and _VERSION.fullmatch(text, end, len(text) - len(_END))
-    return {tuple(claim.split('"')[3:8:4]) for claim in set(parts[1::2])} if is_whole else set()
+    if not (text.startswith(head) and split >= len(head) and text.endswith(_END, end) and _VERSION.fullmatch(text, end, len(text) - len(_END))):
+        return ""
+    claims = text[len(head) : split] + ","
+    return claims if _CLAIMS.fullmatch(claims) else ""
+
+
+def _missing(claims: str, codes: Iterable[str], scope: str) -> list[str]:
+    """The codes of which there is no claim whose scope begins so. Claims mostly stand in the order of the codes, so that one is looked for behind the last."""
+    missing, at = [], 0
+    for code in codes:
+        start = f'{{"code":"{code}","scope":"{scope}'
+        found = claims.find(start, at)
+        if found < 0 and start not in claims:
+            missing.append(code)
+        at = max(found, at)
+    return missing
 
 
 def _read(file: str, data: bytes, wanted: Wanted, facts: Facts, theorems: Theorems) -> list[tuple[str, str]]:
@@ -71,16 +94,3 @@ def _refuse_claim(file: str, code: str, what: str, verdict: str) -> None:
     if verdict not in ("refuted", "vacuous"):
         raise tampered(file, f"a claim has the verdict {verdict!r:.40}")
     raise refuted("V902" if verdict == "vacuous" else code, file, f"a claim of it is {verdict}: {what}")
-
-
-def _check_codes(file: str, claims: Iterable[tuple[str, str]], facts: Facts, theorems: Theorems) -> None:
-    branch = "M = 1" if facts.nodes == 1 else "every M >= 2"
-    own, codes = set(), set()
-    for code, scope in claims:
-        if scope == "this plan":
-            own.add(code)
-        elif scope.startswith(branch):
-            codes.add(code)
-    missing = [code for code in theorems.codes[f"{facts.collective} {branch.removeprefix('every ')}"] if code not in codes] + [x for x in _OWN_CLAIMS if x not in own]
-    if missing:
-        raise tampered(file, f"it has no claim of {', '.join(missing)}")

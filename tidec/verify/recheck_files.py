@@ -26,6 +26,13 @@ _BUILT = re.compile(r"build\.log|lib/[A-Za-z0-9][A-Za-z0-9._-]*\.so")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+def _no_float(text: str) -> object:
+    raise ValueError(f"{text:.20} is no integer")
+
+
+_DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     """What the manifest lists, by name, and the manifest itself. num_built: files that a build added.  is_unfinished: a build never ended."""
@@ -72,16 +79,12 @@ def loaded(name: str, data: bytes) -> dict:
 def spelt(name: str, text: str) -> dict:
     """One object of JSON without floats, from a part of a file. Raises C001."""
     try:
-        value = json.loads(text, parse_float=_no_float, parse_constant=_no_float)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError) as problem:
         raise tampered(name, f"it is not JSON: {str(problem):.80}") from None
     if not isinstance(value, dict):
         raise tampered(name, "it is no object")
     return value
-
-
-def _no_float(text: str) -> object:
-    raise ValueError(f"{text:.20} is no integer")
 
 
 def sha256(data: bytes) -> str:

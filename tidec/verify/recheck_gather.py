@@ -7,8 +7,10 @@ Source: paper section 3; facts/proofs.md section 4.
 """
 from __future__ import annotations
 
+from operator import itemgetter
+
 from tidec.verify.recheck_layout import Facts
-from tidec.verify.recheck_table import Columns, Ops, compare, compare_rows, transfer
+from tidec.verify.recheck_table import Columns, Ops, compare, compare_rows, repeated, transfer
 from tidec.verify.recheck_words import refuted
 
 _PUT, _CAST, _PLACE, _READ, _FREE = ("put", "shard", "shard"), ("cast", "shard", "shard"), ("copy", "shard", "placed"), ("read", "placed"), ("free", "shard")
@@ -31,16 +33,16 @@ def check_all_gather(facts: Facts, point: tuple[int, int, int], lanes: tuple[int
         """Where slot q lies: the own shard where it is resident, unless it is cast into the stage."""
         return stage if q or facts.has_cast else shard
 
-    puts = sorted((place, (*(c["buffer"] for c in (*f.op["reads"], *f.op["writes"])), *row)) for f in ops.of(*_PUT) for row, place in ops.placed(f, transfer(f.op)))
-    wanted = []
-    for h in _rounds(M):
-        to = ((n - h) % M, j, e)
-        wanted += [(home(k), stage, k, *here, h + k, *to, 0, True, h, k, *to, False, h + k, *here) for k in range(min(h, M - h))]
-    compare_rows(facts, "V105", "put", [row for _, row in puts], wanted)
+    rounds = [(h, k) for h in _rounds(M) for k in range(min(h, M - h))]
+    h, k, slot, to = [h for h, _ in rounds], [k for _, k in rounds], [h + k for h, k in rounds], [(n - h) % M for h, _ in rounds]
+    puts = Columns(len(rounds), [[*map(home, k)], stage, k, *here, slot, to, j, e, 0, True, h, k, to, j, e, False, slot, *here])
+    compare_rows(facts, "V105", "put", ops.issued(*_PUT, ask=transfer), puts.rows())
     compare(facts, "V105", "cast", ops.columns(*_CAST), Columns(int(facts.has_cast), [shard, stage, 0, *here, 0, *here]))
-    to_lanes = ("all",) if facts.knobs["multicast"] else lanes or range(facts.lanes)
-    placed = [(home(q), land, q, *here, e % 2, (n + q) % M, j, n, o, e) for q in range(M) for o in to_lanes]
-    compare_rows(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed)
+    to_lanes = ["all"] if facts.knobs["multicast"] else [*(lanes or range(facts.lanes))]
+    slots, times = [*range(M)], len(to_lanes)
+    q, source, node = (repeated(column, times) for column in (slots, [*map(home, slots)], [(n + x) % M for x in slots]))
+    placed = Columns(len(q), [source, land, q, *here, e % 2, node, j, n, to_lanes * M, e])
+    compare_rows(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed.rows())
     compare(facts, "V105", "read", ops.columns(*_READ), Columns(1, [land, (e - 1) % 2, "all", "all", n, j, e - 1]))
     compare(facts, "V105", "free", ops.columns(*_FREE), Columns(1, [shard, 0, *here]))
 
@@ -50,5 +52,4 @@ def _rounds(nodes: int) -> list[int]:
     return [1 << i for i in range((nodes - 1).bit_length())]
 
 
-def _slot(row: tuple) -> tuple:
-    return row[2], row[-2]
+_slot = itemgetter(2, -2)

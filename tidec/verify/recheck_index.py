@@ -179,7 +179,14 @@ class Table:
 
     def values(self, expressions: Iterable[object]) -> list[Value | str]:
         """The values of expressions; `all` and `others` stay words."""
-        return [x if type(x) is int or type(x) is str and x in WORDS else self.read(x) for x in expressions]
+        names, level, found = self._names, self._level, []
+        for x in expressions:
+            if type(x) is list:
+                x = self._value(x)
+            elif type(x) is str and x not in WORDS:
+                x = names[x]
+            found.append(level.values(x) if type(x) is Column else x)
+        return found
 
     def rows(self, expressions: Iterable[object]) -> list[tuple]:
         """One tuple of values a point."""
@@ -234,7 +241,13 @@ class Table:
         """A column of an operator over two terms, one of which is a column."""
         f = _TWO[op]
         if type(b) is not Column:
-            level, values = a.level, [*map(f, a.values, repeat(b))]
+            level = a.level
+            if f is _wrap:
+                values = [x - b if x >= b else x for x in a.values]
+            elif f is _back:
+                values = [x + b if x < 0 else x for x in a.values]
+            else:
+                values = [*map(f, a.values, repeat(b))]
         elif type(a) is not Column:
             level, values = b.level, [*map(f, repeat(a), b.values)]
         else:

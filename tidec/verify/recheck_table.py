@@ -115,6 +115,14 @@ class Ops:
         """The same as tuples."""
         return self.columns(*what, ask=ask, all_lanes=all_lanes).rows()
 
+    def issued(self, *what: str, ask: Ask = accesses) -> list[tuple]:
+        """The same, in the order of issue."""
+        found: list[tuple[tuple, tuple]] = []
+        for f in self.of(*what):
+            names = [c["buffer"] for c in (*f.op["reads"], *f.op["writes"])]
+            found += [(place, (*names, *row)) for row, place in self.placed(f, ask(f.op))]
+        return [row for _, row in sorted(found)]
+
     def placed(self, f: Family, expressions: list) -> list[tuple[tuple, tuple]]:
         """Of every point of a family: the values, and its place in the order of issue."""
         table = self._table.under(f.path)
