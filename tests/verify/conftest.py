@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tidec import pipeline
+from tidec.inputs.ask import Mode
 from tidec.inputs.capability import Lowering
-from tidec.inputs.knobs import parse_knobs
+from tidec.inputs.knobs import NOTHING_SET, parse_knobs
 from tidec.inputs.signature import read_groups
 from tidec.inputs.topology import parse_topology
 
@@ -38,15 +39,19 @@ def proofs() -> Kept:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, proofs: Kept) -> Callable[..., Path]:
-    """`made("3x2", "W=1")` is the bundle of GROUPS, or of `groups=` text; it is shared, so it is never changed."""
+    """`made("3x2", "W=1")` is the bundle of GROUPS, or of `groups=` text; it is shared, so it is never changed.
+
+    Knobs that are not set are at their defaults, or chosen for each group where `is_solved`.
+    """
     known: dict[tuple, Path] = {}
 
-    def make(topo: str, *settings: str, lowering: Lowering = Lowering.P2P, groups: str = GROUPS) -> Path:
-        key = (topo, settings, lowering, groups)
+    def make(topo: str, *settings: str, lowering: Lowering = Lowering.P2P, mode: Mode = Mode.IN_PLACE, groups: str = GROUPS, is_solved: bool = False) -> Path:
+        key = (topo, settings, lowering, mode, groups, is_solved)
         if key not in known:
             topology = parse_topology(topo)
+            knobs = NOTHING_SET if is_solved else parse_knobs(settings, topology.lanes, nodes=topology.nodes)
             known[key] = pipeline.compile(
-                topology, read_groups(groups, file="small.json"), knobs=parse_knobs(settings, topology.lanes, nodes=topology.nodes), lowering=lowering,
+                topology, read_groups(groups, file="small.json"), knobs=knobs, lowering=lowering, mode=mode,
                 out=tmp_path_factory.mktemp("bundles") / "b", store=proofs, is_echoed=False).bundle.path
         return known[key]
 

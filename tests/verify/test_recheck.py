@@ -5,23 +5,19 @@ import ast
 import hashlib
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tidec.emit.manifest import canonical
 from tidec.errors import Exit, TidecError
+from tidec.inputs.ask import Mode
 from tidec.inputs.capability import Lowering
 from tidec.verify import recheck_unfold
-from tidec.verify.recheck import _check_premises, check_plan, recheck
-from tidec.verify.recheck_ask import check_ask
-from tidec.verify.recheck_files import read_files
+from tidec.verify.recheck import _check_premises, recheck
 from tidec.verify.recheck_layout import Facts
-from tidec.verify.recheck_theorems import load
 from tidec.verify.recheck_words import Order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,25 +319,39 @@ assert all(m in ("tidec.errors", "tidec.verify") or m.startswith("tidec.verify.r
 
 
 LLAMA = (ROOT / "examples" / "llama70b.json").read_text(encoding="utf-8")
+PASSES = 10
+ONE_PASS = """import json, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tidec.verify.recheck import check_plan, recheck
+from tidec.verify.recheck_ask import check_ask
+from tidec.verify.recheck_files import read_files
+from tidec.verify.recheck_theorems import load
+files, theorems, took = read_files(Path(sys.argv[2])), load(), {}
+for w in check_ask(files):
+    plan, certificate = files.listed[f"{w.stem}.plan.json"], files.listed[f"{w.stem}.cert.json"]
+    start = time.process_time()
+    order = check_plan(w, plan, certificate, theorems).order.value
+    took[w.stem] = (order, 1000 * (time.process_time() - start))
+start = time.process_time()
+recheck(sys.argv[2])
+took["all"] = ("theorem", 1000 * (time.process_time() - start))
+print(json.dumps(took))"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("topo", "one_ms"), [("8x8", 2.0), ("1024x8", 10.0)])
-def test_a_certificate_is_checked_in_its_budget(topo, one_ms, made):
-    """DESIGN section 5: at most 2 ms at 8x8 and 10 ms at 1024x8; a whole Llama-3.1-70B at most 60 ms. The best of five medians, as the machine is shared."""
-    path = made(topo, groups=LLAMA)
-    files, theorems = read_files(path), load()
+@pytest.mark.parametrize(("mode", "is_solved"), [(Mode.IN_PLACE, True), (Mode.SLOT_REUSE, True), (Mode.IN_PLACE, False)], ids=["in place", "slot reuse", "default knobs"])
+def test_a_certificate_is_checked_in_its_budget(topo, one_ms, mode, is_solved, made):
+    """DESIGN section 5: at most 2 ms a certificate at 8x8 and 10 ms at 1024x8, a whole Llama-3.1-70B at most 60 ms.
 
-    def median_ms(call) -> float:
-        def once() -> float:
-            # The process's own time: others may have its core meanwhile. Nothing here waits or runs elsewhere.
-            start = time.process_time()
-            call()
-            return 1000 * (time.process_time() - start)
-
-        return min(statistics.median(once() for _ in range(15)) for _ in range(5))
-
-    for w in check_ask(files):
-        plan, certificate = files.listed[f"{w.stem}.plan.json"], files.listed[f"{w.stem}.cert.json"]
-        assert median_ms(lambda: check_plan(w, plan, certificate, theorems)) <= one_ms, w.stem
-    assert median_ms(lambda: recheck(path)) <= 60
+    That is in a process that has just imported the checker and read the files, which checks every certificate once, one after the other; and of the
+    process's own time, as others may have its core meanwhile: nothing in it waits or runs elsewhere. The best of ten such processes, as the caches are shared too.
+    """
+    path, best = made(topo, groups=LLAMA, mode=mode, is_solved=is_solved), {}
+    for _ in range(PASSES):
+        told = subprocess.run([sys.executable, "-I", "-c", ONE_PASS, str(ROOT), str(path)], capture_output=True, text=True, timeout=60, check=True).stdout
+        for stem, (order, ms) in json.loads(told).items():
+            assert order == "theorem", stem
+            best[stem] = min(best.get(stem, ms), ms)
+    assert len(best) == 7 and best.pop("all") <= 60 and all(ms <= one_ms for ms in best.values()), best

@@ -10,6 +10,7 @@ Nothing found in a bundle is run: index expressions are read by `recheck_index.p
 """
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -52,13 +53,17 @@ def recheck(path: str | os.PathLike[str], *, will_prove: bool = False) -> Report
 
 def check_plan(wanted: Wanted, plan: bytes, certificate: bytes, theorems: Theorems, shown: set[str] | None = None, *, will_prove: bool = False) -> PlanReport:
     """Re-check one plan and its certificate. shown: programs whose graph was clean before; `None` = none. Raises as `recheck`."""
-    file = f"{wanted.stem}.plan.json"
+    file, is_collecting = f"{wanted.stem}.plan.json", gc.isenabled()
+    gc.disable()    # what is made here is many lists without a cycle, which a search for cycles would look through several times
     try:
         return _check_plan(wanted, file, plan, certificate, theorems, set() if shown is None else shown, will_prove)
     except TooLarge as problem:
         raise unknown(file, str(problem)) from problem
     except _MALFORMED as problem:
         raise tampered(file, f"it is not a plan of this version: {type(problem).__name__} {str(problem):.60}") from problem
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def _check_plan(wanted: Wanted, file: str, data: bytes, certificate: bytes, theorems: Theorems, shown: set[str], will_prove: bool) -> PlanReport:

@@ -12,7 +12,8 @@ from tidec.verify.recheck_index import ORDERING
 from tidec.verify.recheck_theorems import Theorems, branch_digest, without_spots
 
 _BEFORE, _BEHIND, _WAITS, _KNOBS, _LANES = ',"program":', ',"schema":"', ',"waits":', ',"knobs":', ',"lanes":'
-_COVERS, _NAME, _OP, _KIND, _NOTHING = ',"covers":[', ',"is":"program"', '{"context":', '"kind":"', '"writes":[]'
+_COVERS, _NAME, _FOUND, _BUFFER = ',"covers":[', ',"is":"program"', ',"found":', ',"is":"buffer"'
+_OP, _KIND, _WORDS, _WRITES, _NOTHING = '{"context":', '"kind":"', ',"words":', ',"writes":', '"writes":[]'
 
 
 class Parts(NamedTuple):
@@ -25,7 +26,7 @@ class Parts(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A plan whose program is a theorem. plan: without its wait edges, and of its program what moves or names memory, buffers, knobs, lanes and premises."""
+    """A plan whose program is a theorem. plan: without its wait edges, and of its program what an op table and a layout are made from, with its knobs."""
 
     plan: dict
     parts: Parts
@@ -60,11 +61,16 @@ def known_theorem(file: str, text: str, theorems: Theorems) -> Known | None:
 
 
 def _moves(program: str) -> str:
-    """The text of a theorem without its covers and flags; of ops that move nothing only the kind is left."""
-    first, *ops = (program[: program.rindex(_COVERS)] + program[program.rindex(_NAME) :]).split(_OP)
+    """The text of a theorem without its covers and flags and without what is told of buffers and ops; of ops that move nothing only the kind is left."""
+    before, *buffers = program[: program.rindex(_COVERS)].split(_FOUND)
+    first, *ops = before.split(_OP)
     found = [first]
     for op in ops:
         at = op.index(_KIND) + len(_KIND)
         kind = op[at : op.index('"', at)]
-        found.append(f'{{"is":"op","kind":"{kind}"{op[op.index("}", op.index(_NOTHING)) :]}' if kind in ORDERING else _OP + op)
-    return "".join(found)
+        if kind in ORDERING:
+            found.append(f'{{"is":"op","kind":"{kind}"{op[op.index("}", op.index(_NOTHING)) :]}')
+        else:
+            found.append(f"{_OP}{op[: op.index(_WORDS)]}{op[op.index(_WRITES) :]}")
+    found += [b[b.index(_BUFFER) :] for b in buffers]
+    return f"{''.join(found)}{program[program.rindex(_NAME) :]}"
