@@ -51,7 +51,8 @@ CopyGraph::~CopyGraph() {
 
 bool CopyGraph::fits(const std::vector<Copy>& copies) const {
   return std::equal(copies.begin(), copies.end(), copies_.begin(), copies_.end(), [](const Copy& a, const Copy& b) {
-    return a.into == b.into && a.width == b.width && a.rows == b.rows && (a.rows == 1 || (a.into_pitch == b.into_pitch && a.from_pitch == b.from_pitch));
+    // What a node of several rows reads cannot be changed.
+    return a.into == b.into && a.width == b.width && a.rows == b.rows && (a.rows == 1 || (a.from == b.from && a.into_pitch == b.into_pitch && a.from_pitch == b.from_pitch));
   });
 }
 
@@ -59,13 +60,7 @@ void CopyGraph::launch(const std::vector<Copy>& copies, cudaStream_t stream) {
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy& c = copies[i];
     if (c.from == copies_[i].from) continue;
-    if (c.rows == 1) {
-      check(cudaGraphExecMemcpyNodeSetParams1D(ready_, nodes_[i], c.into, c.from, static_cast<size_t>(c.width), cudaMemcpyDeviceToDevice),
-            "cudaGraphExecMemcpyNodeSetParams1D");
-    } else {
-      const cudaMemcpy3DParms rows = rows_of(c);
-      check(cudaGraphExecMemcpyNodeSetParams(ready_, nodes_[i], &rows), "cudaGraphExecMemcpyNodeSetParams");
-    }
+    check(cudaGraphExecMemcpyNodeSetParams1D(ready_, nodes_[i], c.into, c.from, static_cast<size_t>(c.width), cudaMemcpyDeviceToDevice), "cudaGraphExecMemcpyNodeSetParams1D");
     copies_[i].from = c.from;
   }
   check(cudaGraphLaunch(ready_, stream), "cudaGraphLaunch");

@@ -19,7 +19,7 @@ class CopyGraph {
   CopyGraph& operator=(const CopyGraph&) = delete;
   ~CopyGraph();
 
-  // Whether it is these rectangles, wherever they come from.
+  // Whether it is these copies, but for where those of one row come from.
   bool fits(const std::vector<Copy>& copies) const;
   // copies: as it was made for, but from where they are now.
   void launch(const std::vector<Copy>& copies, cudaStream_t stream);

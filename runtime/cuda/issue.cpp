@@ -31,7 +31,7 @@ void prepare_kernels() {
 }
 
 Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side)
-    : world_(world), program_(program), rank_(rank), number_(number(rank)), budget_(budget), kernels_(kernels()), has_side_(has_side) {
+    : world_(world), program_(program), rank_(rank), number_(number(rank)), budget_(budget), kernels_(kernels()), has_side_(has_side), has_asides_(has_side && program.is_reduction) {
   const Layout& layout = *static_cast<const Layout*>(program.layout);
   for (int64_t i = 0; i < kernels_.num_sums; ++i) {
     if (kernels_.sums[i].type == layout.moved && kernels_.sums[i].lanes == program.lanes) sum_ = &kernels_.sums[i];
@@ -45,19 +45,57 @@ Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, con
 
 cudaStream_t Issuer::on(const Stream& s) {
   counters_.flush();
-  return world_.stream(s);
+  const cudaStream_t stream = world_.stream(s);
+  if (has_asides_) {
+    Aside& aside = asides_[s.index];
+    if (aside.has_waits) order(aside.waits, stream, aside.waited);
+    aside.has_waits = aside.is_reached = false;
+  }
+  return stream;
+}
+
+void Issuer::begin_calls(float alpha, bool accumulates) {
+  alpha_ = alpha;
+  accumulates_ = accumulates;
+  for (auto& [index, aside] : asides_) aside.has_waited = false;
+}
+
+void Issuer::finish() {
+  counters_.flush();
+  for (auto& [index, aside] : asides_) {
+    if (aside.has_waits) on({index, ""});
+  }
+}
+
+void Issuer::end_before(cudaStream_t all, cudaEvent_t event) {
+  for (auto& [index, aside] : asides_) {
+    order(aside.waits, all, event);
+    order(aside.signals, all, event);
+  }
 }
 
 void Issuer::wait(const Stream& s, const Level& x, int line) {
   // NOTE: no counter is below 0, so the first calls do not wait.
   if (x.value <= 0) return;
   world_.waits(s, x, line);
-  counters_.wait(world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
+  // What a stream begins with holds it up in any case.
+  const bool is_aside = has_asides_ && asides_[s.index].has_waited;
+  if (has_asides_) asides_[s.index].has_waited = true, asides_[s.index].has_waits = is_aside;
+  counters_.wait(is_aside ? asides_[s.index].waits : world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
 }
 
 void Issuer::signal(const Stream& s, const Level& x) {
   join(s);
-  counters_.write(world_.stream(s), world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value), x.rank.lane != rank_.lane);
+  cudaStream_t stream = world_.stream(s);
+  if (has_asides_) {
+    Aside& aside = asides_[s.index];
+    // Of pushes a peer waits for the news, of sums nobody does at once.
+    if (aside.has_waits || (aside.sums && !aside.is_reached)) stream = on(s);
+    if (aside.sums && !aside.is_reached) order(stream, aside.signals, aside.reached);
+    aside.is_reached = aside.sums;
+    if (aside.sums) stream = aside.signals;
+  }
+  counters_.write(stream, world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value), x.rank.lane != rank_.lane);
 }
 
 void Issuer::join(const Stream& s) {
@@ -93,7 +131,9 @@ void Issuer::end_set(const Stream& s) {
 }
 
 void Issuer::flush(const Stream& s) {
-  fold(near_);
+  std::vector<Copy> folded = near_;
+  fold(folded);
+  if (folded.size() <= kFewCopies) near_ = folded;
   if (is_preparing_) {
     if (near_.size() > kFewCopies) graphs_.make(near_);
     near_.clear(), far_.clear();
@@ -190,6 +230,7 @@ void Issuer::end_sum(const Stream& s) {
   }
   const SumCall call{to_, sums_.staged.data(), sums_.pieces.data(), static_cast<int64_t>(sums_.pieces.size()), alpha_, adds_};
   check(sum_->kernel.launch(call, budget_.sum, stream), "a sum");
+  if (has_asides_) asides_[s.index].sums = true;
 }
 
 void Issuer::land(const Stream&, const Move& m, Reduction) {

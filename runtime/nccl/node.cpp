@@ -184,6 +184,7 @@ void Node::reduce(int64_t call, const void* const* gradients, void* out, float a
 void Node::wait(int64_t deadline_ms) {
   cuda::OwnStream all;
   for (const auto& [index, stream] : streams_) cuda::order(stream, all, ended_);
+  issuer_.end_before(all, ended_);
   cuda::check(cudaStreamWaitEvent(all, main_ended_, 0), "cudaStreamWaitEvent");
   cuda::check(cudaEventRecord(begun_, all), "cudaEventRecord");
   const int64_t start = now_ns();
