@@ -267,9 +267,16 @@ def _cuts(case: _Case, knobs: Knobs, *, is_first: bool) -> Iterator[Knobs]:
 
 
 def _chunks(case: _Case, knobs: Knobs) -> int:
-    """The most chunks whose meetings take at most a fifth of what a block takes; 0 = one, as it is without any."""
-    counts = _ALONE_CHUNKS if case.is_alone else (MANY_CHUNKS,)
-    return next((c for c in counts if c * case.rates.meeting_us.value <= _MEETING_SHARE * _block_us(case, knobs)), 0)
+    """0 = one, as it is without any. On one node what takes least beside the sums: the push of the first chunk, and a meeting for each; on several the most
+    chunks whose meetings take at most a fifth of what a block takes."""
+    if case.is_alone:
+        best = min((1, *reversed(_ALONE_CHUNKS)), key=lambda c: _beside_us(case, knobs, c))
+        return best if best > 1 else 0
+    return MANY_CHUNKS if MANY_CHUNKS * case.rates.meeting_us.value <= _MEETING_SHARE * _block_us(case, knobs) else 0
+
+
+def _beside_us(case: _Case, knobs: Knobs, chunks: int) -> Fraction:
+    return _block_us(case, knobs) / chunks + chunks * case.rates.meeting_us.value
 
 
 def _block_us(case: _Case, knobs: Knobs) -> Fraction:
@@ -285,9 +292,12 @@ def _chunks_why(case: _Case, knobs: Knobs) -> str:
     if not _has_passes(case, knobs):
         return f"{_OTHER_CLASS} more"
     block, meeting, count = _block_us(case, knobs), case.rates.meeting_us.value, max(1, knobs.chunks)
+    if case.is_alone:
+        other = next((c for c in (2 * count, count // 2) if c in (1, *_ALONE_CHUNKS)), count)
+        return (f"the first push and {_counted(count, 'meeting')} of {_time(meeting)} take {_time(_beside_us(case, knobs, count))} beside the sums, "
+                f"with {other} it would be {_time(_beside_us(case, knobs, other))}")
     if count == 1:
-        more = _ALONE_CHUNKS[-1] if case.is_alone else MANY_CHUNKS
-        return f"{more} meetings of {_time(meeting)} would be {_share(more * meeting, block)} a block's {_time(block)}"
+        return f"{MANY_CHUNKS} meetings of {_time(meeting)} would be {_share(MANY_CHUNKS * meeting, block)} a block's {_time(block)}"
     share = f"{count} meetings of {_time(meeting)} are {_share(count * meeting, block)} a block's {_time(block)}"
     return share if count * meeting <= _MEETING_SHARE * block else f"small staging costs less than another pass; {share}"
 
