@@ -6,12 +6,9 @@
 
 #include <string>
 
-namespace tidec::cuda {
+#include "cuda/failure.hpp"
 
-// Why a session cannot go on.
-struct Failure {
-  std::string why;
-};
+namespace tidec::cuda {
 
 inline void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw Failure{std::string(what) + ": " + cudaGetErrorString(error)};

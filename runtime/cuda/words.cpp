@@ -29,6 +29,10 @@ std::string stuck_text(const tidec_program& program, const std::vector<Awaited>&
     std::string text = a.flag;
     for (int i = 0; i < keys.num; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(keys.of[static_cast<size_t>(i)]);
     if (keys.num > 0) text += "]";
+    if (a.line == 0) {
+      return "rank " + rank_text(program, owner) + ", stream " + a.stream + ", call " + std::to_string(a.call) + ": a put does not end: " + text + " is " +
+             std::to_string(is) + ", and " + std::to_string(a.value) + " is told at its end";
+    }
     return "rank " + rank_text(program, owner) + ", stream " + a.stream + ", call " + std::to_string(a.call) + ": " + text + " by rank " + rank_text(program, raiser) +
            " is " + std::to_string(is) + ", and " + std::to_string(a.value) + " is awaited\n  at " + spot_text(program, a.line);
   }

@@ -25,7 +25,7 @@ using CounterName = std::tuple<int64_t, int64_t, int, Keys>;
 
 CounterName name_of(const Counter& counter, int64_t owner, int64_t raiser);
 
-// A wait that was issued. stream, flag: their names; line: of the emitted walk.
+// A wait that was issued. stream, flag: their names; line: of the emitted walk, 0 of a put that tells the counter at its end.
 struct Awaited {
   CounterName counter;
   uint64_t value;

@@ -50,7 +50,10 @@ Node::~Node() {
   if (own.handle().process == getpid()) rank_.object().header().stage.store(Stage::kClosed, std::memory_order_release);
 }
 
-void Node::handle(void* bytes) const { std::memcpy(bytes, &memories_[static_cast<size_t>(rank_.number())].handle(), TIDEC_NODE_HANDLE_BYTES); }
+void Node::handle(void* bytes) const {
+  std::memset(bytes, 0, TIDEC_NODE_HANDLE_BYTES);
+  std::memcpy(bytes, &memories_[static_cast<size_t>(rank_.number())].handle(), sizeof(Handle));
+}
 
 void Node::connect(const void* handles) {
   if (is_connected_) throw Stopped{"rank " + job_.name(rank_.number()) + " is connected already"};

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "nccl/node.hpp"
 #include "nccl/run.h"
@@ -59,8 +60,9 @@ int64_t input_bytes(const tidec_program& p, const Layout& layout) {
 // The objects of all ranks, mapped; and this rank among them.
 class Meeting {
  public:
-  Meeting(const tidec_host_job& told, const tidec_host_sizes& sizes, const int32_t* files, int64_t num, int64_t own) : told_(told), sizes_(sizes), own_(own) {
-    for (int64_t r = 0; r < num; ++r) {
+  Meeting(const tidec_host_job& told, const tidec_host_sizes& sizes, const tidec_program& program, const int32_t* files, int64_t own)
+      : told_(told), sizes_(sizes), program_(program), own_(own) {
+    for (int64_t r = 0; r < program.nodes * program.lanes; ++r) {
       struct stat about;
       void* base = MAP_FAILED;
       if (fstat(files[r], &about) == 0 && about.st_size >= sizes.object_bytes) {
@@ -88,8 +90,8 @@ class Meeting {
         const int64_t now = now_ns();
         header(own_).alive_ns.store(now, std::memory_order_relaxed);
         const uint64_t stopped = header(0).stop.load(std::memory_order_relaxed);
-        if (stopped != 0) throw Failure{"rank 0." + std::to_string(own_) + " stops because rank 0." + std::to_string(stopped - 1) + " has stopped"};
-        if (now - start > told_.deadline_ms * 1000000) throw Failure{"rank 0." + std::to_string(own_) + " waits for rank 0." + std::to_string(r) + " between two runs"};
+        if (stopped != 0) throw Failure{name(own_) + " stops because " + name(static_cast<int64_t>(stopped) - 1) + " has stopped"};
+        if (now - start > told_.deadline_ms * 1000000) throw Failure{name(own_) + " waits for " + name(static_cast<int64_t>(r)) + " between two runs"};
         const timespec nap = {0, 20000};
         nanosleep(&nap, nullptr);
       }
@@ -102,8 +104,11 @@ class Meeting {
   }
 
  private:
+  std::string name(int64_t rank) const { return "rank " + cuda::rank_text(program_, rank); }
+
   const tidec_host_job& told_;
   const tidec_host_sizes& sizes_;
+  const tidec_program& program_;
   const int64_t own_;
   std::vector<char*> bases_;
   uint64_t epoch_ = 0;
@@ -140,37 +145,54 @@ void run_calls(Node& node, const tidec_host_job& told, const tidec_host_sizes& s
   }
 }
 
-void run_rank(const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t rank, Meeting& meeting, uint64_t* digests, int64_t* nanoseconds) {
-  const tidec_program& p = *tidec_program_at(told.program);
-  int num_devices = 0;
-  cuda::check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
-  if (num_devices < p.lanes) throw Failure{"the plan has " + std::to_string(p.lanes) + " lanes, and this machine " + std::to_string(num_devices) + " GPUs"};
-  cuda::check(cudaSetDevice(static_cast<int>(rank)), "cudaSetDevice");
-  Node node(told.program, rank, told.sum_ctas);
-  node.handle(meeting.base(rank) + kHandleAt);
-  meeting.meet();
-  std::vector<char> handles;
-  for (int64_t r = 0; r < p.lanes; ++r) handles.insert(handles.end(), meeting.base(r) + kHandleAt, meeting.base(r) + kHandleAt + TIDEC_NODE_HANDLE_BYTES);
-  node.connect(handles.data());
-  const cuda::OwnMemory inputs(told.calls * sizes.input_bytes), outputs(told.calls * sizes.output_bytes);
-  const cuda::OwnStream stream;
+// What a rank's calls are given and give, on its GPU.
+struct Buffers {
+  Buffers(const tidec_host_job& told, const tidec_host_sizes& sizes) : inputs(told.calls * sizes.input_bytes), outputs(told.calls * sizes.output_bytes) {}
+  cuda::OwnMemory inputs, outputs;
+  cuda::OwnStream stream;
+};
+
+void run_seeds(Node& node, Buffers& buffers, const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t rank, Meeting& meeting, uint64_t* digests, int64_t* nanoseconds) {
   char* const object = meeting.base(rank);
   const size_t input_bytes = static_cast<size_t>(told.calls * sizes.input_bytes), output_bytes = static_cast<size_t>(told.calls * sizes.output_bytes);
   for (int64_t i = 0; i < told.num_seeds; ++i) {
-    node.reset(start_of(told, p.arena_bytes));
-    cuda::check(cudaMemcpy(inputs.base(), object + sizes.inputs_at, input_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    cuda::check(cudaMemcpy(outputs.base(), object + sizes.before_at, output_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    node.reset(start_of(told, node.program().arena_bytes));
+    cuda::check(cudaMemcpy(buffers.inputs.base(), object + sizes.inputs_at, input_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    cuda::check(cudaMemcpy(buffers.outputs.base(), object + sizes.before_at, output_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
     meeting.meet();
     const int64_t start = now_ns();
-    run_calls(node, told, sizes, inputs.base(), outputs.base(), stream);
+    run_calls(node, told, sizes, buffers.inputs.base(), buffers.outputs.base(), buffers.stream);
     node.wait(told.deadline_ms);
-    cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    cuda::check(cudaStreamSynchronize(buffers.stream), "cudaStreamSynchronize");
     nanoseconds[i] = now_ns() - start;
     meeting.meet();
-    cuda::check(cudaMemcpy(object + sizes.outputs_at, outputs.base(), output_bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda::check(cudaMemcpy(object + sizes.outputs_at, buffers.outputs.base(), output_bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
     digests[i] = digest_outputs(object + sizes.outputs_at, told.calls, sizes.output_bytes, rank);
   }
   meeting.meet();
+}
+
+void run_rank(const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t rank, Meeting& meeting, uint64_t* digests, int64_t* nanoseconds) {
+  const tidec_program& p = *tidec_program_at(told.program);
+  const int64_t ranks = p.nodes * p.lanes;
+  int num_devices = 0;
+  cuda::check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
+  if (num_devices < ranks) throw Failure{"the plan has " + std::to_string(ranks) + " ranks, and this machine " + std::to_string(num_devices) + " GPUs"};
+  cuda::check(cudaSetDevice(static_cast<int>(rank)), "cudaSetDevice");
+  Node node(told.program, rank, told.sum_ctas, told.deadline_ms);
+  node.handle(meeting.base(rank) + kHandleAt);
+  meeting.meet();
+  std::vector<char> handles;
+  for (int64_t r = 0; r < ranks; ++r) handles.insert(handles.end(), meeting.base(r) + kHandleAt, meeting.base(r) + kHandleAt + TIDEC_NODE_HANDLE_BYTES);
+  node.connect(handles.data());
+  auto buffers = std::make_unique<Buffers>(told, sizes);
+  try {
+    run_seeds(node, *buffers, told, sizes, rank, meeting, digests, nanoseconds);
+  } catch (const Failure&) {
+    // NOTE: freeing memory waits for all streams of the device, and a wait of NCCL's may never end.
+    if (p.nodes > 1) buffers.release();
+    throw;
+  }
 }
 
 }  // namespace
@@ -219,8 +241,8 @@ int32_t tidec_node_run(const tidec_host_job* told, int64_t first_rank, int64_t n
   // With the default of eight, waits of one stream hold up others that share its hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
-    if (p.nodes != 1 || first_rank < 0 || first_rank >= p.lanes) throw Failure{"the plan has several nodes, and this version runs one: use the loopback or host target"};
-    Meeting meeting(*told, sizes, objects, p.lanes, first_rank);
+    if (first_rank < 0 || first_rank >= p.nodes * p.lanes) throw Failure{"there is no such rank"};
+    Meeting meeting(*told, sizes, p, objects, first_rank);
     try {
       run_rank(*told, sizes, first_rank, meeting, digests, nanoseconds);
     } catch (const Failure&) {

@@ -1,10 +1,9 @@
-// The Runner of the nccl target: ops are enqueued as they come, on the streams of this rank. A walk may be issued in parts, by streams.
+// The Runner of the nccl target: ops are enqueued as they come, on the streams of this rank and of its rail. A walk may be issued in parts, by streams.
 #pragma once
 
-#include <set>
-#include <vector>
-
 #include "cuda/issue.hpp"
+#include "nccl/names.hpp"
+#include "nccl/rails.hpp"
 
 namespace tidec::nccl {
 
@@ -12,92 +11,88 @@ namespace tidec::nccl {
 // comes before its `read`, or after it.
 enum class Part { kNone, kPrepare, kMoves, kFrees, kAcquire, kRelease };
 
-// A level that a walk names, and whether it waits for it.
-struct Named {
-  Level level;
-  bool is_wait;
-};
-
-// What a walk names: its levels; the stream on which the caller reads, -1 where it reads nothing; the streams that do more than wait and say that
-// inputs are free; those among them that read or write memory of the caller's, and those that write its output.
-struct Names {
-  std::vector<Named> levels;
-  int compute = -1;
-  std::set<int> acting;
-  std::set<int> on_callers;
-  std::set<int> on_outputs;
-};
-
-// An Issuer behind that choice; or, without one, a list of names.
+// An Issuer behind that choice, and the rails for what goes to other nodes; or, without them, a list of names.
 class Runner {
  public:
   explicit Runner(Names& names) : names_(&names) {}
-  // names: of the walk, which outlive this.
-  Runner(cuda::Issuer& issuer, const Names& names) : issuer_(&issuer), walk_(&names) {}
+  // rails: null where the plan has one node.  names: of the walk, which outlive this.
+  Runner(cuda::Issuer& issuer, Rails* rails, const Names& names) : issuer_(&issuer), rails_(rails), walk_(&names) {}
 
   void begin(Part part) { part_ = part, is_read_ = false; }
+  // The walk is through, or the part of it: what was kept back is enqueued.
+  void end() {
+    next().finish();
+  }
 
   void wait(const Stream& s, const Level& x, int line) {
-    if (names_ != nullptr) names_->levels.push_back({x, true});
-    if (takes(s)) issuer_->wait(s, x, line);
+    if (names_ != nullptr) names_->levels.push_back({x, true, 0});
+    if (!takes(s)) return;
+    if (goes_out(x)) out().wait(s, x, line);
+    else next().wait(s, x, line);
   }
   void signal(const Stream& s, const Level& x) {
-    if (names_ != nullptr) names_->levels.push_back({x, false}), names_->acting.insert(s.index);
-    if (takes(s)) issuer_->signal(s, x);
+    if (names_ != nullptr) names_->levels.push_back({x, false, 0}), names_->acting.insert(s.index);
+    if (!takes(s)) return;
+    if (goes_out(x)) issuer_->join(s), out().signal(s, x);
+    else next().signal(s, x);
   }
   void copy(const Stream& s, const Move& m) {
     note(s, m.src), note(s, m.dst);
-    if (takes(s) || part_ == Part::kPrepare) issuer_->copy(s, m);
+    if (takes(s) || part_ == Part::kPrepare) next().copy(s, m);
   }
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
     note(s, m.src), note(s, m.dst);
-    if (takes(s)) issuer_->put(s, m, then, done, context);
+    if (names_ != nullptr) names_->levels.push_back({then, false, context}), names_->levels.push_back({done, false, 0});
+    if (!takes(s)) return;
+    if (rails_ == nullptr) throw cuda::Failure{"a plan of one node puts nothing"};
+    issuer_->join(s);
+    out().put(s, m, then, done, context);
   }
   void zero(const Stream& s, const Extent& x) {
     note(s, x.place);
-    if (takes(s)) issuer_->zero(s, x);
+    if (takes(s)) next().zero(s, x);
   }
   void cast(const Stream& s, const Move& m) {
     note(s, m.src), note(s, m.dst);
-    if (takes(s)) issuer_->cast(s, m);
+    if (takes(s)) next().cast(s, m);
   }
   void begin_sum(const Stream& s, const Extent& into, bool seed) {
     note(s, into.place);
-    if (takes(s)) issuer_->begin_sum(s, into, seed);
+    if (takes(s)) next().begin_sum(s, into, seed);
   }
   void add(const Stream& s, const Move& m) {
     note(s, m.src);
-    if (takes(s)) issuer_->add(s, m);
+    if (takes(s)) next().add(s, m);
   }
   void end_sum(const Stream& s) {
-    if (takes(s)) issuer_->end_sum(s);
+    if (takes(s)) next().end_sum(s);
   }
   void begin_land(const Stream& s, const Extent& into, bool seed) {
     note(s, into.place);
-    if (takes(s)) issuer_->begin_land(s, into, seed);
+    if (takes(s)) next().begin_land(s, into, seed);
   }
   void land(const Stream& s, const Move& m, Reduction how) {
-    if (takes(s)) issuer_->land(s, m, how);
+    if (takes(s)) next().land(s, m, how);
   }
   void end_land(const Stream& s) {
-    if (takes(s)) issuer_->end_land(s);
+    if (takes(s)) next().end_land(s);
   }
   void begin_set(const Stream& s) {
-    if (takes(s) || part_ == Part::kPrepare) issuer_->begin_set(s);
+    if (takes(s) || part_ == Part::kPrepare) next().begin_set(s);
   }
   void end_set(const Stream& s) {
-    if (takes(s) || part_ == Part::kPrepare) issuer_->end_set(s);
+    if (takes(s) || part_ == Part::kPrepare) next().end_set(s);
   }
   void join(const Stream& s) {
-    if (takes(s)) issuer_->join(s);
+    if (takes(s)) next().join(s);
   }
   void read(const Stream& s, const Extent& x) {
     if (names_ != nullptr) names_->compute = s.index;
-    if (part_ == Part::kAcquire) issuer_->read(s, x);
+    if (part_ == Part::kAcquire) next().read(s, x);
     is_read_ = true;
   }
   void free(const Stream& s, const Extent& x) {
-    if (takes(s)) issuer_->free(s, x);
+    if (takes(s)) next().free(s, x);
   }
 
  private:
@@ -114,7 +109,19 @@ class Runner {
     return part_ == (walk_->acting.count(s.index) != 0 ? Part::kMoves : Part::kFrees);
   }
 
+  // Whoever issues what comes next, in the node or out of it, behind all that the other one has kept back.
+  bool goes_out(const Level& x) const { return rails_ != nullptr && rails_->takes(x); }
+  Rails& out() {
+    issuer_->finish();
+    return *rails_;
+  }
+  cuda::Issuer& next() {
+    if (rails_ != nullptr) rails_->flush();
+    return *issuer_;
+  }
+
   cuda::Issuer* issuer_ = nullptr;
+  Rails* rails_ = nullptr;
   Names* names_ = nullptr;
   const Names* walk_ = nullptr;
   Part part_ = Part::kNone;

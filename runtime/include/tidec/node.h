@@ -27,7 +27,7 @@ extern "C" {
 
 typedef struct tidec_node tidec_node;
 
-enum { TIDEC_NODE_OK = 0, TIDEC_NODE_FAILED = 1, TIDEC_NODE_HANDLE_BYTES = 64 };
+enum { TIDEC_NODE_OK = 0, TIDEC_NODE_FAILED = 1, TIDEC_NODE_HANDLE_BYTES = 256 };
 
 // Opens a program as rank r; nccl: on the current device. sum_ctas: of every sum, means nothing on the host. Null where it cannot.
 TIDEC_API tidec_node* tidec_node_open(int64_t program, int64_t rank, int32_t sum_ctas, int64_t deadline_ms, char* message, int64_t message_bytes);

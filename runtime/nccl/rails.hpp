@@ -1,0 +1,90 @@
+// What a rank does on its rail: puts, signals and waits, given to NCCL in the order in which the walk issues them.
+//
+// NCCL carries out all RMA operations of a communicator in the order in which the host issues them, whatever their streams: so they have one stream,
+// the rail's. A put or signal comes there behind what its own stream holds. A wait is issued there once, however many streams and waits of the walk
+// name its level; behind it the level is written to a word of the rank's own, which those streams wait for. In the order of issue every wait comes
+// after what ends it (V204), which this one more serial order keeps.
+//
+// Puts and signals of one stream with nothing between them are one group of NCCL's, and so are waits: no op is issued before one that the walk has
+// issued earlier.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/issue.hpp"
+#include "nccl/signals.hpp"
+#include "nccl/window.hpp"
+
+namespace tidec::nccl {
+
+class Rails {
+ public:
+  // arena_at: where the arena begins in the memory of every rank.  spare: room in this rank's memory for what a put reads elsewhere, or null.
+  Rails(cuda::World& world, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes);
+
+  const Signals& signals() const { return signals_; }
+  // Whether a level is told or awaited between nodes.
+  bool takes(const Level& level) const { return signals_.is_rail(level); }
+
+  void wait(const Stream& s, const Level& x, int line);
+  void signal(const Stream& s, const Level& x);
+  void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context);
+  // Issues what is held back to form a group: before any other op, and at the end of a walk.
+  void flush() {
+    if (!waits_.empty()) flush_waits();
+    if (!sends_.empty()) flush_sends();
+  }
+
+  // Another call begins: the memory of the caller's may hold something else.
+  void begin_call() { spare_of_ = nullptr; }
+  void restart(int64_t calls) { signals_.restart(calls), begin_call(); }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  struct Waiting {
+    Stream stream;
+    Level level;
+    Await await;
+  };
+  // bytes: 0 of a signal.  at: in the memory of the peer.  is_far: it reads memory that is not registered.  done: null of a signal.
+  struct Sending {
+    Wire wire;
+    int peer;
+    const char* from;
+    int64_t at;
+    int64_t bytes;
+    bool is_far;
+    void* done;
+    uint64_t done_value;
+  };
+
+  int64_t number(const Rank& rank) const { return rank.node * program_.lanes + rank.lane; }
+  // Where a level of another rank is written once it is taken off.
+  void* word(const Level& x) { return world_.counter(x.counter, number(rank_), number(x.rank)); }
+  void send(const Stream& s, const Sending& one);
+  void flush_waits();
+  void flush_sends();
+  // The same bytes in memory that is registered.
+  const char* registered(const char* from, int64_t bytes);
+  void issue(const Sending& one);
+
+  cuda::World& world_;
+  const tidec_program& program_;
+  const Rank rank_;
+  const std::shared_ptr<Window> window_;
+  const int64_t arena_at_;
+  char* const spare_;
+  const int64_t spare_bytes_;
+  const char* spare_of_ = nullptr;
+  int64_t spare_holds_ = 0;
+  Signals signals_;
+  cuda::OwnStream stream_;
+  cuda::OwnEvent event_;
+  cuda::CounterOps counters_;
+  std::vector<Waiting> waits_;
+  std::vector<Sending> sends_;
+  Stream sender_{};
+};
+
+}  // namespace tidec::nccl
