@@ -265,7 +265,7 @@ def test_a_handle_of_another_rank_plan_or_life_is_refused(library, rt_kept):
         assert "rank 0.0 is not connected" in ranks.refused(0, "gather", 0, "00" * 400)
         assert "in the place of rank 0.1 is the handle of rank number 0" in ranks.refused(0, "connect", handles[:1] * 2)
         assert "rank 0.1 has another plan" in ranks.refused(0, "connect", [handles[0], other])
-        assert "the handle of rank 0.1 is none of this target" in ranks.refused(0, "connect", [handles[0], "00" * 64])
+        assert "the handle of rank 0.1 is none of this target" in ranks.refused(0, "connect", [handles[0], "00" * (len(handles[0]) // 2)])
         # Of 8 bytes each: magic, program, rank, process, file, size and token.
         standard_input = handles[1][:64] + (0).to_bytes(8, "little").hex() + handles[1][80:]
         assert "that file is another one" in ranks.refused(0, "connect", [handles[0], standard_input])
@@ -285,7 +285,7 @@ def test_what_cannot_be_opened_says_why(library, rt_kept):
     node = rt.Node(opened_library, 0, 0, 0, 1000)
     with pytest.raises(ValueError, match="the handles of all 2 ranks"):
         node.connect([node.handle()])
-    with pytest.raises(ValueError, match="a handle has 64 bytes"):
+    with pytest.raises(ValueError, match="a handle has 256 bytes"):
         node.connect([node.handle(), b"short"])
 
 

@@ -64,7 +64,7 @@ def _need(what: str) -> Need:
 
 def _rails_text(nccl: Nccl) -> str:
     """Plans of one node need no NCCL; those of several nodes move over its rails."""
-    of = "for plans of several nodes, which this version does not run yet"
+    of = "for plans of several nodes"
     found = f"NCCL {nccl.version} at {nccl.path}" if nccl.version else "NCCL"
     if not nccl.lacks:
         return f"found    {found}, {of}"

@@ -77,7 +77,7 @@ def _add_compile(page: argparse.ArgumentParser) -> None:
     page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80); a group whose staging alone is larger takes more passes first")
     _add_order(page)
     page.add_argument("--target", metavar="TARGET", help="also build a library: host (processes of one machine, g++), loopback (all ranks on one GPU, nvcc) or nccl "
-                                                           "(a GPU a rank, one node, nvcc); python and echo need none")
+                                                           "(a GPU a rank, nvcc); python and echo need none")
     page.add_argument("--stock-ok", action="store_true", help="exit 0 although a group keeps its stock collective")
     page.add_argument("--no-echo", action="store_true", help="do not compile the emitted program and compare what it prints with the plan")
     page.add_argument("--no-cache", action="store_true", help="neither read nor write the cache; needs -o")
@@ -116,7 +116,7 @@ def _add_run(page: argparse.ArgumentParser) -> None:
     _add_knobs(page)
     _add_mode(page)
     page.add_argument("--target", metavar="TARGET", default="host", help="host (default: a process a rank, on this machine), python (the reference, in drawn orders), "
-                                                                           "loopback (all ranks on one GPU) or nccl (a GPU a rank, one node)")
+                                                                           "loopback (all ranks on one GPU) or nccl (a GPU a rank; several nodes need NCCL 2.31 preloaded)")
     page.add_argument("--calls", metavar="N", default="3", help="calls in sequence (default: 3)")
     page.add_argument("--seed", metavar="S", default="1", help="what draws the interleaving; 0 is the plain one (default: 1)")
     page.add_argument("--seeds", metavar="N", default="1", help="interleavings in one launch, from seed S on (default: 1)")

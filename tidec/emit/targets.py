@@ -34,7 +34,7 @@ TARGETS = (
     Target("echo", "tidec/echo.hpp", "g++", True),
     Target("host", "host/target.hpp", "g++ and numpy", True, ("host",)),
     Target("loopback", "loopback/target.hpp", "one GPU, nvcc, g++ and numpy", True, ("host", "cuda", "loopback"), is_cuda=True, is_virtual=True),
-    Target("nccl", "nccl/target.hpp", "several GPUs of one node, nvcc, g++ and numpy", True, ("cuda", "nccl"), is_cuda=True),
+    Target("nccl", "nccl/target.hpp", "a GPU a rank, NCCL 2.31 for several nodes, nvcc, g++ and numpy", True, ("cuda", "nccl"), is_cuda=True),
 )
 
 

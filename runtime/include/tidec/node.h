@@ -9,14 +9,15 @@
 //                       been read. gather(e + 1) may come before acquire(e), acquire(e + 1) before release(e), gather(e + 2) only after release(e).
 //     reduce-scatter    reduce(e): afterwards the sums are there, and gradients may be freed.
 //
-//            host                                                        nccl, where a plan has one node and a rank a GPU
+//            host                                                        nccl, where a rank has a GPU
 //     stream  null                                                        a cudaStream_t: what "afterwards" and "may" are about
 //     gather  does what needs no waiting                                  enqueues all moves, on `stream` or after what it holds
 //     acquire carries out the rest of call e, but what follows its read   makes `stream` wait for the landing
 //     release tells who waits for it                                      the same, once `stream` has carried out what it holds
 //     reduce  carries out the call                                        enqueues it after what `stream` holds, which then waits for the sums
 //     counts, ask                                                         are not there
-//     deadline_ms of open: how long a rank waits and does not move        nothing: only wait() waits
+//     connect waits for nobody                                            of a plan of several nodes: for the ranks of the node and of the rail
+//     deadline_ms of open: how long a rank waits and does not move        how long connect waits; else only wait() waits
 #pragma once
 
 #include "tidec/module.hpp"
@@ -35,8 +36,7 @@ TIDEC_API tidec_node* tidec_node_open(int64_t program, int64_t rank, int32_t sum
 // What the other ranks reach this one's memory by: TIDEC_NODE_HANDLE_BYTES.
 TIDEC_API int32_t tidec_node_handle(tidec_node* node, void* handle, char* message, int64_t message_bytes);
 
-// handles: of all N ranks, in order. Once, before the first call; it waits for nobody. A handle may be used until its rank is closed, or until all
-// ranks are connected.
+// handles: of all N ranks, in order. Once, before the first call. A handle may be used until its rank is closed, or until all ranks are connected.
 TIDEC_API int32_t tidec_node_connect(tidec_node* node, const void* handles, char* message, int64_t message_bytes);
 
 // This rank's temporary memory, landings among it.
