@@ -92,10 +92,10 @@ class Issuer {
   void finish();
   // `all` goes on once the streams beside those of the walk have ended.
   void end_before(cudaStream_t all, cudaEvent_t event);
-
- private:
   // The stream, to enqueue something other than a wait or a signal on it, now.
   cudaStream_t on(const Stream& s);
+
+ private:
   int64_t number(const Rank& rank) const { return rank.node * program_.lanes + rank.lane; }
   void begin(const Stream& s, const Extent& into, bool adds);
   // Zeroes what no term reaches, on the last `num` terms.

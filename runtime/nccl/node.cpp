@@ -67,7 +67,7 @@ Node::Node(int64_t program, int64_t rank, int sum_ctas, int64_t deadline_ms)
   } else {
     window_ = std::make_shared<Window>(program_, rank_, all);
     base_ = window_->base();
-    rails_ = std::make_unique<Rails>(*this, program, rank_, window_, kArenaAt, base_ + spare_at_, spare);
+    rails_ = std::make_unique<Rails>(*this, issuer_, program, rank_, window_, kArenaAt, base_ + spare_at_, spare);
   }
   bases_[static_cast<size_t>(rank_.lane)] = base_;
   runner_ = std::make_unique<Runner>(issuer_, rails_.get(), census_.names());

@@ -10,8 +10,9 @@ using cuda::Failure;
 
 }  // namespace
 
-Rails::Rails(cuda::World& world, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes)
+Rails::Rails(cuda::World& world, cuda::Issuer& issuer, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes)
     : world_(world),
+      issuer_(issuer),
       program_(*tidec_program_at(program)),
       rank_(rank),
       window_(window),
@@ -82,13 +83,13 @@ void Rails::flush_waits() {
     expected.push_back(one);
   }
   issue(waits_.size());
-  for (const Waiting& w : waits_) counters_.wait(world_.stream(w.stream), word(w.level), static_cast<uint64_t>(w.level.value));
+  for (const Waiting& w : waits_) counters_.wait(issuer_.on(w.stream), word(w.level), static_cast<uint64_t>(w.level.value));
   counters_.flush();
   waits_.clear();
 }
 
 void Rails::flush_sends() {
-  cuda::order(world_.stream(sender_), stream_, event_);
+  cuda::order(issuer_.on(sender_), stream_, event_);
   for (Sending& one : sends_) {
     if (one.is_far) one.from = registered(one.from, one.bytes);
   }

@@ -21,7 +21,7 @@ namespace tidec::nccl {
 class Rails {
  public:
   // arena_at: where the arena begins in the memory of every rank.  spare: room in this rank's memory for what a put reads elsewhere, or null.
-  Rails(cuda::World& world, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes);
+  Rails(cuda::World& world, cuda::Issuer& issuer, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes);
 
   const Signals& signals() const { return signals_; }
   // Whether a level is told or awaited between nodes.
@@ -70,6 +70,7 @@ class Rails {
   void issue(const Sending& one);
 
   cuda::World& world_;
+  cuda::Issuer& issuer_;
   const tidec_program& program_;
   const Rank rank_;
   const std::shared_ptr<Window> window_;
