@@ -25,7 +25,7 @@ def test_a_name_that_looks_like_a_key_is_no_place_to_cut():
     assert json.loads(f"{head}{tail}}}") == {key: plan[key] for key in ("arena", "params", "schema", "sub_slices")}
 
 
-@pytest.mark.parametrize("topo", ["3x2", "1x2", "5x1"])
+@pytest.mark.parametrize("topo", ["3x2", "1x2", "3x1"])
 @pytest.mark.parametrize("stem", ["block.ag", "head.ag", "block.rs"])
 def test_what_is_read_of_a_theorem_is_what_the_plan_says(topo, stem, made):
     text = (made(topo) / f"{stem}.plan.json").read_text()
