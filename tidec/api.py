@@ -63,7 +63,7 @@ def install(
     Called once on every rank, after `fully_shard` and before or after anything else: the optimizer, loading, the first step.
     plans: a bundle for the ranks that shard the model; `None` = rank 0 compiles one into the cache, and the others find it there.
     mode: "in_place" reads gradients where autograd left them; "slot_reuse" copies them into the vacated landing first, and frees them.
-    target: "auto", "host".  require: a group that stays stock is an error.  deadline_s: how long a collective waits for another rank.
+    target: "host" moves parameters on the CPU, "nccl" those on GPUs of one node; "auto" = what each group needs.  require: a group that stays stock is an error.  deadline_s: how long a collective waits for another rank.
     poison: landings hold NaN once they are let go, so that a stale read shows.
     Guaranteed: on every rank the same groups run by plans; where it raises, nothing is changed. TIDEC_DISABLE=1 changes nothing at all.
     Raises the F codes (`tidec explain F010`).
@@ -115,6 +115,6 @@ def _deadline(seconds: object) -> float:
 
 
 def _target(name: str) -> str:
-    if name not in ("auto", "host"):
-        raise TidecError(Diagnostic("E004", f"target {name} under FSDP2 is not built yet", help="write target=\"host\", or leave it out"))
-    return "host"
+    if name not in ("auto", "host", "nccl"):
+        raise TidecError(Diagnostic("E004", f"target {name} under FSDP2 is not built yet", help="write target=\"host\" or target=\"nccl\", or leave it out"))
+    return name

@@ -1,4 +1,5 @@
 // The C interface of the nccl target under a live job, tidec/node.h: every failure becomes text.
+#include <algorithm>
 #include <cstdio>
 
 #include "nccl/node.hpp"
@@ -89,6 +90,15 @@ int32_t tidec_node_reduce(tidec_node* node, int64_t call, const void* const* gra
 
 int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, int64_t message_bytes) {
   return called(node, message, message_bytes, [](tidec::Calls&) { return std::string(); }, [&](Node& n) { n.wait(deadline_ms); });
+}
+
+int32_t tidec_node_counts(tidec_node* node, int64_t call, int64_t* counts, char* message, int64_t message_bytes) {
+  const std::string why = node->calls.counted(call, tidec::nccl::kTallied);
+  if (!why.empty()) return tell(message, message_bytes, why);
+  const tidec::nccl::Tally& tally = node->node.tally(call);
+  std::copy(tally.ops, tally.ops + TIDEC_NODE_KINDS, counts);
+  std::copy(tally.bytes, tally.bytes + TIDEC_NODE_KINDS, counts + TIDEC_NODE_KINDS);
+  return TIDEC_NODE_OK;
 }
 
 void tidec_node_close(tidec_node* node) { delete node; }

@@ -59,7 +59,8 @@ Node::Node(int64_t program, int64_t rank, int sum_ctas, int64_t deadline_ms)
       spare_at_(behind(words_at_, words_bytes())),
       bases_(static_cast<size_t>(program_.lanes), nullptr),
       main_(find_main(census_.names())),
-      issuer_(*this, program_, rank_, cuda::Budget{sum_ctas, sum_ctas, sum_ctas}, true) {
+      issuer_(*this, program_, rank_, cuda::Budget{sum_ctas, sum_ctas, sum_ctas}, true),
+      tallies_(program_.lanes) {
   const int64_t spare = spare_bytes(program_, layout_), all = behind(spare_at_, spare);
   if (program_.nodes == 1) {
     own_ = std::make_unique<cuda::OwnMemory>(all);
@@ -70,7 +71,7 @@ Node::Node(int64_t program, int64_t rank, int sum_ctas, int64_t deadline_ms)
     rails_ = std::make_unique<Rails>(*this, issuer_, program, rank_, window_, kArenaAt, base_ + spare_at_, spare);
   }
   bases_[static_cast<size_t>(rank_.lane)] = base_;
-  runner_ = std::make_unique<Runner>(issuer_, rails_.get(), census_.names());
+  runner_ = std::make_unique<Runner>(issuer_, rails_.get(), census_.names(), tallies_);
   cuda::prepare_kernels();
 }
 
@@ -112,7 +113,7 @@ void Node::prepare() {
   if (program_.is_reduction) return;
   shard_ = arena();
   issuer_.prepare(true);
-  for (int64_t call : {0, 1}) issue(Part::kPrepare, call);
+  for (int64_t call : {0, 1}) issue(Part::kPrepare, call, -1);
   issuer_.prepare(false);
 }
 
@@ -136,7 +137,8 @@ void Node::end_before(cudaStream_t caller) {
 
 cudaStream_t Node::main_stream() { return is_main_callers_ ? caller_ : own_stream(main_); }
 
-void Node::issue(Part part, int64_t call) {
+void Node::issue(Part part, int64_t call, int64_t counted) {
+  tallies_.begin(counted);
   runner_->begin(part);
   tidec_issue(runner_.get(), program_number_, rank_.node, rank_.lane, call);
   runner_->end();
@@ -149,9 +151,9 @@ void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
   num_calls_ = call + 1;
   if (rails_ != nullptr) rails_->begin_call();
   // Nobody reads before the first call, and its walk says that all of that is read: without it the second call would wait for the first release.
-  if (call == 0) issue(Part::kRelease, call);
+  if (call == 0) issue(Part::kRelease, call, -1);
   begin_after(caller);
-  issue(Part::kMoves, call);
+  issue(Part::kMoves, call, call);
   if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");
 }
 
@@ -159,9 +161,9 @@ void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
 void Node::part(Part part, int64_t call, cudaStream_t caller) {
   caller_ = caller;
   call_ = call;
-  if (part == Part::kAcquire) issue(Part::kFrees, call);
+  if (part == Part::kAcquire) issue(Part::kFrees, call, call);
   call_ = call + 1;
-  issue(part, call + 1);
+  issue(part, call + 1, call);
 }
 
 void Node::reduce(int64_t call, const void* const* gradients, void* out, float alpha, bool accumulates, cudaStream_t caller) {
@@ -173,7 +175,7 @@ void Node::reduce(int64_t call, const void* const* gradients, void* out, float a
   issuer_.begin_calls(alpha, accumulates);
   if (rails_ != nullptr) rails_->begin_call();
   begin_after(caller);
-  issue(Part::kMoves, call);
+  issue(Part::kMoves, call, call);
   if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");
   end_before(caller);
 }

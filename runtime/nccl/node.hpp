@@ -31,6 +31,8 @@ class Node : public cuda::World {
   const char* landing() const { return landing_; }
   char* arena() const { return base_ + kArenaAt; }
   const tidec_program& program() const { return program_; }
+  // Of one of the last kTallied calls.
+  const Tally& tally(int64_t call) const { return tallies_.of(call); }
   void reduce(int64_t call, const void* const* gradients, void* out, float alpha, bool accumulates, cudaStream_t caller);
   void wait(int64_t deadline_ms);
   // As before the first call, once all ranks' calls are over. Nobody may use the node's memory meanwhile.
@@ -50,8 +52,8 @@ class Node : public cuda::World {
   static constexpr int64_t kArenaAt = 0;
 
   void prepare();
-  // Issues one part of a call's walk.
-  void issue(Part part, int64_t call);
+  // Issues one part of a call's walk. counted: to which call, below 0 = to none.
+  void issue(Part part, int64_t call, int64_t counted);
   // Streams that read or write memory of the caller's begin after what its stream holds, and end before it goes on; others keep to counters. One of
   // them is the caller's stream itself, which spares a change of streams.
   void begin_after(cudaStream_t caller);
@@ -85,6 +87,7 @@ class Node : public cuda::World {
   cudaStream_t caller_ = nullptr;
   cuda::Issuer issuer_;
   std::unique_ptr<Rails> rails_;
+  Tallies tallies_;
   std::unique_ptr<Runner> runner_;
   const char* shard_ = nullptr;
   const void* const* gradients_ = nullptr;

@@ -4,6 +4,7 @@
 #include "cuda/issue.hpp"
 #include "nccl/names.hpp"
 #include "nccl/rails.hpp"
+#include "nccl/tally.hpp"
 
 namespace tidec::nccl {
 
@@ -15,8 +16,8 @@ enum class Part { kNone, kPrepare, kMoves, kFrees, kAcquire, kRelease };
 class Runner {
  public:
   explicit Runner(Names& names) : names_(&names) {}
-  // rails: null where the plan has one node.  names: of the walk, which outlive this.
-  Runner(cuda::Issuer& issuer, Rails* rails, const Names& names) : issuer_(&issuer), rails_(rails), walk_(&names) {}
+  // rails: null where the plan has one node.  names: of the walk.  tallies: of what is issued.  They outlive this.
+  Runner(cuda::Issuer& issuer, Rails* rails, const Names& names, Tallies& tallies) : issuer_(&issuer), rails_(rails), walk_(&names), tallies_(&tallies) {}
 
   void begin(Part part) { part_ = part, is_read_ = false; }
   // The walk is through, or the part of it: what was kept back is enqueued.
@@ -27,17 +28,20 @@ class Runner {
   void wait(const Stream& s, const Level& x, int line) {
     if (names_ != nullptr) names_->levels.push_back({x, true, 0});
     if (!takes(s)) return;
+    tallies_->wait();
     if (goes_out(x)) out().wait(s, x, line);
     else next().wait(s, x, line);
   }
   void signal(const Stream& s, const Level& x) {
     if (names_ != nullptr) names_->levels.push_back({x, false, 0}), names_->acting.insert(s.index);
     if (!takes(s)) return;
+    tallies_->signal();
     if (goes_out(x)) issuer_->join(s), out().signal(s, x);
     else next().signal(s, x);
   }
   void copy(const Stream& s, const Move& m) {
     note(s, m.src), note(s, m.dst);
+    if (takes(s)) tallies_->copy(m);
     if (takes(s) || part_ == Part::kPrepare) next().copy(s, m);
   }
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
@@ -45,16 +49,17 @@ class Runner {
     if (names_ != nullptr) names_->levels.push_back({then, false, context}), names_->levels.push_back({done, false, 0});
     if (!takes(s)) return;
     if (rails_ == nullptr) throw cuda::Failure{"a plan of one node puts nothing"};
+    tallies_->put(m);
     issuer_->join(s);
     out().put(s, m, then, done, context);
   }
   void zero(const Stream& s, const Extent& x) {
     note(s, x.place);
-    if (takes(s)) next().zero(s, x);
+    if (takes(s)) tallies_->zero(x), next().zero(s, x);
   }
   void cast(const Stream& s, const Move& m) {
     note(s, m.src), note(s, m.dst);
-    if (takes(s)) next().cast(s, m);
+    if (takes(s)) tallies_->cast(m), next().cast(s, m);
   }
   void begin_sum(const Stream& s, const Extent& into, bool seed) {
     note(s, into.place);
@@ -62,20 +67,20 @@ class Runner {
   }
   void add(const Stream& s, const Move& m) {
     note(s, m.src);
-    if (takes(s)) next().add(s, m);
+    if (takes(s)) tallies_->add(m), next().add(s, m);
   }
   void end_sum(const Stream& s) {
-    if (takes(s)) next().end_sum(s);
+    if (takes(s)) tallies_->end_sum(), next().end_sum(s);
   }
   void begin_land(const Stream& s, const Extent& into, bool seed) {
     note(s, into.place);
     if (takes(s)) next().begin_land(s, into, seed);
   }
   void land(const Stream& s, const Move& m, Reduction how) {
-    if (takes(s)) next().land(s, m, how);
+    if (takes(s)) tallies_->land(m), next().land(s, m, how);
   }
   void end_land(const Stream& s) {
-    if (takes(s)) next().end_land(s);
+    if (takes(s)) tallies_->end_land(), next().end_land(s);
   }
   void begin_set(const Stream& s) {
     if (takes(s) || part_ == Part::kPrepare) next().begin_set(s);
@@ -124,6 +129,7 @@ class Runner {
   Rails* rails_ = nullptr;
   Names* names_ = nullptr;
   const Names* walk_ = nullptr;
+  Tallies* tallies_ = nullptr;
   Part part_ = Part::kNone;
   bool is_read_ = false;
 };

@@ -79,10 +79,19 @@ def test_install_tells_what_is_not_as_the_plans_need_it(monkeypatch, capsys):
 
     (note,) = settings((CONNECTIONS,), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}).notes
     opened = SimpleNamespace(bundle=SimpleNamespace(plans=()), notes=(note,))
-    monkeypatch.setattr(fsdp, "open_bundle", lambda path, target: opened)
+    monkeypatch.setattr(fsdp, "open_bundle", lambda path, target, has_begun: opened)
     monkeypatch.setattr(fsdp, "load_rt", lambda folder: None)
+    monkeypatch.setattr(fsdp, "libraries", lambda opened, rt, swap: None)
     monkeypatch.setattr(team.dist, "get_rank", lambda: 0)
     peers = SimpleNamespace(rank=0, size=1, names=("0",), first=lambda told: told, first_trouble=lambda trouble: None)
     asking = SimpleNamespace(plans=Path("bundle"), target="nccl", rt_folder=lambda: None)
     assert fsdp._open(peers, [], asking)[0] is opened
     assert "E007" in (told := capsys.readouterr().err) and "CUDA_DEVICE_MAX_CONNECTIONS" in told
+
+
+def test_what_comes_too_late_is_told():
+    """A process reads how many queues its GPU shall have when it first uses it."""
+    needed = (CONNECTIONS,)
+    (note,) = settings(needed, {}, has_begun=True).notes
+    assert note.code == "E007" and "was not set when this process began to use its GPU" in note.sentence and note.help == "start the job with CUDA_DEVICE_MAX_CONNECTIONS=32"
+    assert settings(needed, {}).notes == settings(needed, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}, has_begun=True).notes == ()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tidec.errors import Diagnostic, TidecError
 
-# Lines that a rank may be ahead of the slowest one: a collective of all ranks stands between any two.
+# Lines that a rank may be ahead of the slowest one. Where a rank waits for its collectives, one of all ranks stands between any two.
 _LINES = 8
 _LINE_BYTES = 512
 _HEAD = struct.Struct("<qq")
@@ -107,11 +107,11 @@ def _difference(one: str, other: str) -> tuple[str, str]:
 
 
 class Board:
-    """Lines of every rank, in shared memory without a name."""
+    """Lines of every rank, in shared memory without a name. num_lines: how far a rank may be ahead of another."""
 
-    def __init__(self, peers: Peers):
-        self._peers = peers
-        num_bytes = peers.size * _LINES * _LINE_BYTES
+    def __init__(self, peers: Peers, *, num_lines: int = _LINES):
+        self._peers, self._num_lines, self._checked = peers, num_lines, 0
+        num_bytes = peers.size * num_lines * _LINE_BYTES
         file = os.memfd_create("tidec-board", os.MFD_CLOEXEC) if peers.rank == 0 else -1
         opened = -1
         try:
@@ -148,33 +148,44 @@ class Board:
         return number
 
     def check(self, number: int) -> None:
-        """Raises F012 where a rank wrote another line of that number. To be called once all ranks have written it."""
-        mine = self._read(self._peers.rank, number)
-        for r in range(self._peers.size):
-            theirs = self._read(r, number)
-            if theirs and mine and theirs != mine:
-                raise TidecError(Diagnostic("F012", f"ranks do different things in collective {number}",
-                                            reason=f"rank {self._peers.names[self._peers.rank]}: {mine}; rank {self._peers.names[r]}: {theirs}",
-                                            help="use the same parameters on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
+        """Raises F012 where a rank wrote another line than this one, of those up to that number that all have written by now and that were not checked before."""
+        self._checked = self.check_from(self._checked, number)
+
+    def check_from(self, first: int, last: int | None = None) -> int:
+        """The same of the lines from `first` to `last`, or to the newest; gives the first one that is not checked yet."""
+        last = self._number - 1 if last is None else last
+        for number in range(first, last + 1):
+            lines = [self._read(r, number) for r in range(self._peers.size)]
+            if None in lines:
+                return number
+            mine = lines[self._peers.rank]
+            for r, theirs in enumerate(lines):
+                if theirs and mine and theirs != mine:
+                    raise TidecError(Diagnostic("F012", f"ranks do different things in collective {number}",
+                                                reason=f"rank {self._peers.names[self._peers.rank]}: {mine}; rank {self._peers.names[r]}: {theirs}",
+                                                help="use the same parameters on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
+        return max(first, last + 1)
 
     def where(self) -> tuple[str, ...]:
         """What each rank last said, in words."""
         said = []
         for r in range(self._peers.size):
-            number = max((_HEAD.unpack_from(self._memory, self._at(r, n))[0] for n in range(_LINES)), default=0) - 1
-            said.append(f"rank {self._peers.names[r]}: {self._read(r, number) if number >= 0 else 'nothing yet'}")
+            number = max((_HEAD.unpack_from(self._memory, self._at(r, n))[0] for n in range(self._num_lines)), default=0) - 1
+            said.append(f"rank {self._peers.names[r]}: {self._read(r, number) or '' if number >= 0 else 'nothing yet'}")
         return tuple(said)
 
     def close(self) -> None:
         self._memory.close()
 
     def _at(self, rank: int, number: int) -> int:
-        return (rank * _LINES + number % _LINES) * _LINE_BYTES
+        return (rank * self._num_lines + number % self._num_lines) * _LINE_BYTES
 
-    def _read(self, rank: int, number: int) -> str:
-        """A rank's line of that number; "" where it has not written it, or has gone on too far."""
+    def _read(self, rank: int, number: int) -> str | None:
+        """A rank's line of that number; `None` where it has not written it yet, "" where it has gone on too far."""
         at = self._at(rank, number)
         seen, length = _HEAD.unpack_from(self._memory, at)
+        if seen <= number:
+            return None
         if seen != number + 1 or not 0 <= length <= _LINE_BYTES - _HEAD.size:
             return ""
         line = self._memory[at + _HEAD.size : at + _HEAD.size + length].decode("ascii", "replace")

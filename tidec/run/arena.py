@@ -5,28 +5,30 @@ landing's address; nothing is copied, and views that autograd saved follow, sinc
 """
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from tidec.inputs.signature import Dtype
 from tidec.plan.arena import RESIDENT_SHARD, stored_bytes, stored_starts
 from tidec.plan.ir import Plan
+from tidec.run.device import CPU
+from tidec.run.loan import Swap, swap_by_torch
 
 TORCH_DTYPES = {Dtype.BF16: torch.bfloat16, Dtype.FP16: torch.float16, Dtype.FP32: torch.float32, Dtype.FP64: torch.float64}
 # In bf16, fp16 and fp32 these bits are NaN.
 POISON = 0x7FC0
 
 
-def tensor_at(address: int, num_elems: int, dtype: torch.dtype) -> torch.Tensor:
-    """A 1-D CPU tensor over memory that somebody else keeps, with a storage of its own that begins and ends with it.
+def tensor_at(address: int, num_elems: int, dtype: torch.dtype, device: torch.device = CPU.of) -> torch.Tensor:
+    """A 1-D tensor over memory that somebody else keeps, with a storage of its own that begins and ends with it.
 
     num_elems: at least 1.
-    NOTE: FSDP2 rebuilds parameters at the absolute storage offset 0, so a view of one large tensor would not do.
+    NOTE: FSDP2 rebuilds parameters at the absolute storage offset 0, so a view of one large tensor would not do. A tensor that is made while inference
+    mode is on could not be written to later.
     """
     assert num_elems >= 1, num_elems
-    memory = (ctypes.c_char * (num_elems * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype)
+    with torch.inference_mode(False):
+        storage = torch._C._construct_storage_from_data_pointer(address, device, num_elems * dtype.itemsize)
+        return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, (num_elems,), (1,))
 
 
 class Shard:
@@ -36,11 +38,12 @@ class Shard:
     arena: the address of this rank's, which has a place for one shard, but for a plan that casts; `None` = in memory of its own.
     """
 
-    def __init__(self, plan: Plan, *, arena: int | None = None):
+    def __init__(self, plan: Plan, *, arena: int | None = None, device: torch.device = CPU.of):
         starts, num_bytes = stored_starts(plan.layout, plan.stored), max(1, stored_bytes(plan.layout, plan.stored))
         place = next((r for r in plan.arena.regions if r.name == RESIDENT_SHARD and r.bytes >= num_bytes), None)
         is_inside = arena is not None and place is not None
-        self._memory = tensor_at(arena + place.offset, num_bytes, torch.uint8) if is_inside else torch.zeros(num_bytes, dtype=torch.uint8)
+        self._memory = (
+            tensor_at(arena + place.offset, num_bytes, torch.uint8, device) if is_inside else torch.zeros(num_bytes, dtype=torch.uint8, device=device))
         self._parts = [
             self._memory[at : at + p.shard_elems * dtype.item_bytes].view(TORCH_DTYPES[dtype]) for at, p, dtype in zip(starts, plan.layout.params, plan.stored)
         ]
@@ -57,10 +60,10 @@ class Shard:
 class Landing:
     """One landing of an all-gather: a tensor a parameter, padding counted, each with a storage of its own."""
 
-    def __init__(self, plan: Plan, address: int):
-        layout = plan.layout
+    def __init__(self, plan: Plan, address: int, *, device: torch.device = CPU.of, swap: Swap = swap_by_torch):
+        layout, self._swap = plan.layout, swap
         self._tensors = tuple(
-            tensor_at(address + layout.landing_offset(i, 0), layout.ranks * p.shard_elems, TORCH_DTYPES[dtype]) if p.shard_elems else None
+            tensor_at(address + layout.landing_offset(i, 0), layout.ranks * p.shard_elems, TORCH_DTYPES[dtype], device) if p.shard_elems else None
             for i, (p, dtype) in enumerate(zip(layout.params, plan.gathered))
         )
 
@@ -71,14 +74,20 @@ class Landing:
             return False
         storage = output.untyped_storage()
         assert storage.size() == 0, storage.size()
-        storage._swap_data_ptr_(part.untyped_storage())
+        self._swap(storage, part.untyped_storage())
         return True
 
     def take_back(self, i: int, output: torch.Tensor) -> None:
         """The tensor's storage is empty again, and the landing whole."""
         part = self._tensors[i]
         assert part is not None
-        output.untyped_storage()._swap_data_ptr_(part.untyped_storage())
+        self._swap(output.untyped_storage(), part.untyped_storage())
+
+    def copy_to(self, i: int, output: torch.Tensor) -> None:
+        """Copy parameter i to a tensor whose storage is its own."""
+        part = self._tensors[i]
+        assert part is not None and output.numel() == part.numel()
+        tensor_at(output.data_ptr(), output.numel(), output.dtype, output.device).copy_(part)
 
     def fill(self, i: int, values: torch.Tensor) -> int:
         """Copy a gradient, contiguous and in the gathered type, to where parameter i lay; gives its address."""
@@ -104,10 +113,9 @@ def emptied(output: torch.Tensor) -> None:
 def made_own(output: torch.Tensor, landing: Landing, i: int) -> None:
     """Take parameter i's part back and leave a copy of its values in a storage of the tensor's own.
 
-    NOTE: copied by address, since a copy by torch would count as a change of the parameter, and saved tensors would be refused.
+    NOTE: copied through another tensor over the same memory, since a copy to this one would count as a change of the parameter, and saved tensors would
+    be refused.
     """
-    num_bytes = output.numel() * output.itemsize
-    address = output.data_ptr()
     landing.take_back(i, output)
-    output.untyped_storage().resize_(num_bytes)
-    ctypes.memmove(output.data_ptr(), address, num_bytes)
+    output.untyped_storage().resize_(output.numel() * output.itemsize)
+    landing.copy_to(i, output)

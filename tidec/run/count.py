@@ -78,10 +78,13 @@ class Planned:
     plan: Plan
     rank: int
     _known: dict[int, Tally] = field(default_factory=dict)
+    _varies: bool | None = None
 
     def of(self, call: int) -> Tally:
         """In that call."""
-        key = call if _names_call(self.plan.program.body) else 0
+        if self._varies is None:
+            self._varies = _names_call(self.plan.program.body)
+        key = call if self._varies else 0
         if key not in self._known:
             self._known = {key: planned(self.plan, self.rank, key)}
         return self._known[key]

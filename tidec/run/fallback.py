@@ -19,7 +19,8 @@ _BOTH = tuple(Collective)
 _GATHER, _REDUCE = (Collective.ALL_GATHER,), (Collective.REDUCE_SCATTER,)
 
 # Where the collectives of a target find their tensors.
-_DEVICES = {"host": "cpu"}
+_DEVICES = {"host": "cpu", "nccl": "cuda"}
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,12 @@ def because(code: str, **words: object) -> Reason:
     """A reason of the table, with the words of its case."""
     text, help, collectives = REASONS[code]
     return Reason(code, text.format(**words), help, collectives)
+
+
+def target_of(live: LiveGroup, asked: str) -> str:
+    """The target that moves a group. asked: a target, or "auto": that of its device, and the host's where no target is."""
+    device = getattr(getattr(live.group, "device", None), "type", "")
+    return asked if asked != AUTO else next((target for target, of in _DEVICES.items() if of == device), "host")
 
 
 def why_stock(live: LiveGroup, *, target: str = "host") -> tuple[Reason, ...]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -21,14 +22,18 @@ from tidec.inputs.document import quoted
 from tidec.inputs.signature import Dtype, Group, Signature, canonical_text
 from tidec.inputs.topology import MAX_LANES
 from tidec.plan.ir import Plan
-from tidec.run.agree import Board, Peers
+from tidec.run.agree import Peers
 from tidec.run.capture import LiveGroup, groups_of, read_group
-from tidec.run.fallback import Reason, because, line, of_collective, require, why_stock
+from tidec.run.collective import Node
+from tidec.run.device import device_of
+from tidec.run.fallback import Reason, because, line, of_collective, require, target_of, why_stock
 from tidec.run.held import Freed, Held
 from tidec.run.hooks import Hooks, is_held
-from tidec.run.library import Opened, load_rt, open_bundle
+from tidec.run.library import Opened, load_rt, may_build, open_bundle
+from tidec.run.loan import Swap, load_swap, swap_by_torch
 from tidec.run.report import GroupReport, Report, group_report
-from tidec.run.team import Team, libraries, memory_line, tell_lines
+from tidec.run.team import Libraries, Team, leave_behind, libraries, memory_line, tell_lines
+from tidec.run.watch import Watch
 
 # What rank 0 makes where no plans are given: the groups, the topology as one writes it, the target; gives the bundle's folder.
 Provide = Callable[[Signature, str, str], Path]
@@ -97,9 +102,10 @@ def install(
         if is_held(live.group.fsdp_params if not live.odd else ()):
             raise TidecError(Diagnostic("F014", f"group {quoted(live.name)} is installed already, with another module", help="call tidec.uninstall of that module first"))
     whole = _whole_job(is_disabled)
-    stays = {live.name: (whole,) if whole is not None else why_stock(live, target=target) for live in lives}
+    targets = {live.name: target_of(live, target) for live in lives}
+    stays = {live.name: (whole,) if whole is not None else why_stock(live, target=targets[live.name]) for live in lives}
     asked = str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}"
-    for process_group, members in _by_process_group(lives):
+    for process_group, _, members in _by_process_group(lives, targets):
         peers = Peers(process_group, _replicas(members))
         apart = peers.why_apart()
         if apart:
@@ -109,27 +115,34 @@ def install(
         peers.check_same("what stays stock", "\n".join(f"{quoted(live.name)}: {'; '.join(map(str, stays[live.name])) or 'nothing'}" for live in members))
     teams: list[Team] = []
     with ExitStack() as undo:
-        for process_group, members in _by_process_group([live for live in lives if not all(of_collective(stays[live.name], c) for c in Collective)]):
-            teams.append(Team(Peers(process_group, _replicas(members)), round(1000 * deadline_s), is_poisoned))
+        for process_group, by, members in _by_process_group([live for live in lives if not all(of_collective(stays[live.name], c) for c in Collective)], targets):
+            teams.append(Team(Peers(process_group, _replicas(members)), round(1000 * deadline_s), is_poisoned, device_of(members[0].group.device)))
             undo.callback(teams[-1].close)
-            _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, target, mode, deadline_s, is_poisoned))
+            _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, by, mode, deadline_s, is_poisoned))
         if is_required:
             require(stays)
         undo.pop_all()
     gone = None
     if any(team.held for team in teams):
         HOOKS.take()
-        gone = weakref.finalize(root, HOOKS.give_up)
+        gone = weakref.finalize(root, _let_go, tuple((team.nodes, team.watch) for team in teams if team.device.is_behind))
         gone.atexit = False
     for team in teams:
         for held in team.held:
             for i, p in enumerate(held.group.fsdp_params):
                 p.free_unsharded_param = Freed(held, i, p.free_unsharded_param)
     held = {h.name: h for team in teams for h in team.held}
-    lines = tuple(line(live.name, stays[live.name], plans=_digests(held.get(live.name)), target=target) for live in lives)
+    lines = tuple(line(live.name, stays[live.name], plans=_digests(held.get(live.name)), target=targets[live.name]) for live in lives)
     made = Installed(target, mode, tuple(teams), tuple(live.name for live in lives), lines, stays, gone)
     INSTALLED[root] = made
     return made
+
+
+def _let_go(left: Sequence[tuple[list[Node], Watch | None]]) -> None:
+    """A model is gone without `uninstall`."""
+    HOOKS.give_up()
+    for nodes, watch in left:
+        leave_behind(nodes, watch)
 
 
 def _whole_job(is_disabled: bool) -> Reason | None:
@@ -139,8 +152,6 @@ def _whole_job(is_disabled: bool) -> Reason | None:
     fit = HOOKS.fit()
     if fit.differs:
         return because("F305", version=fit.version, what=fit.differs)
-    if not fit.has_loan:
-        return because("F305", version=fit.version, what="storages cannot be lent before 2.12")
     return None
 
 
@@ -178,20 +189,25 @@ def uninstall(root: nn.Module) -> None:
         for p in held.group.fsdp_params:
             del p.free_unsharded_param
     for team in made.teams:
-        if not any(held.is_broken for held in team.held):
+        is_broken = any(held.is_broken for held in team.held)
+        if not is_broken:
             # Nobody closes memory that another still reads.
-            _trying(team.meet, problems)
+            is_broken = not _trying(team.meet, problems)
+        if is_broken and team.device.is_behind:
+            leave_behind(team.nodes, team.watch)
         team.close()
     if problems:
         raise problems[0]
 
 
-def _trying(step: Callable[[], None], problems: list[TidecError]) -> None:
-    """Take a step of several of which each has to be taken, whatever becomes of the others."""
+def _trying(step: Callable[[], None], problems: list[TidecError]) -> bool:
+    """Take a step of several of which each has to be taken, whatever becomes of the others. Returns whether it went well."""
     try:
         step()
     except TidecError as problem:
         problems.append(problem)
+        return False
+    return True
 
 
 def report(root: nn.Module) -> Report:
@@ -207,13 +223,13 @@ def _installed(root: nn.Module) -> Installed:
     return INSTALLED[root]
 
 
-def _by_process_group(lives: Sequence[LiveGroup]) -> list[tuple[dist.ProcessGroup, list[LiveGroup]]]:
-    """Groups that are sharded over several ranks, by the process group that shards them, in the order of the groups."""
-    found: dict[int, tuple[dist.ProcessGroup, list[LiveGroup]]] = {}
+def _by_process_group(lives: Sequence[LiveGroup], targets: Mapping[str, str]) -> list[tuple[dist.ProcessGroup, str, list[LiveGroup]]]:
+    """Groups that are sharded over several ranks, by the process group that shards them and the target that moves them, in the order of the groups."""
+    found: dict[tuple[int, str], tuple[dist.ProcessGroup, str, list[LiveGroup]]] = {}
     for live in lives:
-        process_group = None if live.odd else getattr(live.group.mesh_info, "shard_process_group", None)
+        process_group, target = None if live.odd else getattr(live.group.mesh_info, "shard_process_group", None), targets[live.name]
         if isinstance(process_group, dist.ProcessGroup) and process_group.size() > 1:
-            found.setdefault(id(process_group), (process_group, []))[1].append(live)
+            found.setdefault((id(process_group), target), (process_group, target, []))[2].append(live)
     return list(found.values())
 
 
@@ -233,18 +249,18 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
     peers.check_same("how to install", asking.text())
     trouble: Reason | None = None
-    opened, rt = None, None
+    opened, found = None, None
     if not peers.is_one_machine():
         trouble = because("F303", target=asking.target)
     elif asking.plans is None and peers.size > MAX_LANES:
         trouble = because("F302", why=f": {peers.size} ranks are more than {MAX_LANES}, the lanes of a node")
     else:
-        opened, rt, trouble = _open(peers, groups, asking)
+        opened, found, trouble = _open(peers, groups, asking)
     # Replicas add up rows: either all of them hold a group, or none.
     trouble = peers.of_replicas(trouble)
     if trouble is None:
         peers.check_same("the plans", opened.bundle.digest)
-        team.board, team.libraries = Board(peers), libraries(opened, rt)
+        team.prepare(found)
         trouble = _hold(team, members, groups, opened.bundle.plans, stays, asking.mode)
     if trouble is not None:
         team.held.clear()
@@ -252,13 +268,13 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
         stays.update({live.name: (*stays[live.name], trouble) for live in members})
 
 
-def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | None, object, Reason | None]:
-    """The bundle and tidec_rt, opened on every rank, or why some rank could not. Rank 0 makes and builds what is missing, the others find it."""
-    opened, rt, told = None, None, ("", "")
+def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | None, Libraries | None, Reason | None]:
+    """The bundle, and what its plans are opened from, on every rank, or why some rank could not. Rank 0 makes and builds what is missing, the others find it."""
+    opened, found, told = None, None, ("", "")
     if peers.rank == 0:
         try:
             path = asking.plans if asking.plans is not None else asking.provide(Signature(_with_kept(groups), "model"), f"1x{peers.size}", asking.target)
-            opened, rt = open_bundle(path, asking.target), load_rt(asking.rt_folder())
+            opened, found = _load(path, asking)
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
             told = ("", _in_a_line(problem))
@@ -267,17 +283,24 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
         return None, None, because("F306", rank=peers.names[0], what=trouble)
     if peers.rank > 0:
         try:
-            opened, rt = open_bundle(Path(path), asking.target), load_rt(asking.rt_folder())
+            opened, found = _load(Path(path), asking)
         except TidecError as problem:
             trouble = _in_a_line(problem)
-    found = peers.first_trouble(trouble)
-    if found is not None:
-        return None, None, because("F306", rank=found[0], what=found[1])
+    troubled = peers.first_trouble(trouble)
+    if troubled is not None:
+        return None, None, because("F306", rank=troubled[0], what=troubled[1])
     sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}
     if sizes:
         return None, None, because("F304", found=", ".join(sorted(sizes)), wanted=f"{peers.size} ranks")
     tell_lines(*map(str, opened.notes))
-    return opened, rt, None
+    return opened, found, None
+
+
+def _load(path: Path, asking: Asking) -> tuple[Opened, Libraries]:
+    """Open a bundle, and load its library, tidec_rt and what lends storages. Raises as these do."""
+    opened = open_bundle(path, asking.target, has_begun=torch.cuda.is_initialized())
+    swap: Swap = swap_by_torch if HOOKS.fit().has_loan else load_swap(asking.rt_folder(), may_build=may_build)
+    return opened, libraries(opened, load_rt(asking.rt_folder()), swap)
 
 
 def _in_a_line(problem: TidecError) -> str:
@@ -291,7 +314,7 @@ def _hold(
     """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not."""
     chosen = [tuple(None if of_collective(stays[live.name], c) else _plan_of(plans, group, c) for c in Collective) for live, group in zip(members, groups)]
     used = {plan.digest: plan for pair in chosen for plan in pair if plan is not None}
-    tell_lines(memory_line(tuple(used.values())))
+    tell_lines(memory_line(tuple(used.values()), device=team.device))
     trouble = team.open_all(tuple(used.values()))
     if trouble is not None:
         return trouble
@@ -303,7 +326,7 @@ def _hold(
         ring, reducer = (None if plan is None else team.runs[plan.digest] for plan in pair)
         if ring is not None or reducer is not None:
             kept = None if reducer is None else _plan_of(plans, _as_kept(group), Collective.REDUCE_SCATTER)
-            team.held.append(Held(live.name, weakref.ref(live.group), team.board, mode, ring, reducer, without, kept, team.open))
+            team.held.append(Held(live.name, weakref.ref(live.group), team.board, mode, ring, reducer, without, kept, team.open, device=team.device))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
     return None

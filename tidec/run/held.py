@@ -1,7 +1,8 @@
 """A parameter group of FSDP2 whose collectives are tidec's: its all-gathers land in a ring, its gradients are reduced by a plan.
 
 Every call decides anew whether it runs by the plan or stays stock. The decision depends on the order of calls and on what the model is, never on
-timing, so it is the same on every rank; each rank writes it on the board, and the board is checked once the call is over.
+timing, so it is the same on every rank; each rank writes it on the board, and the board is checked once the call is over, or on a GPU, where the host does
+not wait for it, with the calls after it.
 """
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from tidec.run.agree import Board
 from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
 from tidec.run.collective import Reducer, Ring
 from tidec.run.count import Account
+from tidec.run.device import CPU, Device
 from tidec.run.fallback import Reason, because
 from tidec.run.reduce import Bound, Returned, reduced, scale_of
 
@@ -61,7 +63,7 @@ class Held:
     kept: the plan that reduces gradients which FSDP2 has kept in fp32 over several backward passes; `None` = there is none.  open: gives what runs a plan.
     lent: parameters whose storage is the landing's.  counts: calls by collective and why they were stock, `None` where a plan ran them.
     is_broken: a collective stopped, and no other will end.  accounts: what was carried out in calls by plan that are over.
-    sharing: all groups of the ring, this one too.
+    sharing: all groups of the ring, this one too.  device: where its parameters lie.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Held:
     counts: Counter[tuple[Collective, Reason | None]] = field(default_factory=Counter)
     accounts: Mapping[Collective, Account] = field(default_factory=lambda: {c: Account() for c in Collective})
     sharing: tuple[Held, ...] = ()
+    device: Device = CPU
 
     @property
     def group(self) -> FSDPParamGroup:
@@ -88,8 +91,10 @@ class Held:
 
     # ---- all-gather
 
-    def gather(self, stock: Callable[[], AllGatherResult | None], group: object, comm: AllGather) -> AllGatherResult | None:
-        """Start this group's all-gather, by the plan or stock."""
+    def gather(
+        self, stock: Callable[[], AllGatherResult | None], group: object, comm: AllGather, *, packing: torch.Stream, moving: torch.Stream,
+    ) -> AllGatherResult | None:
+        """Start this group's all-gather, by the plan or stock. packing, moving: the streams on which FSDP2 reads its shards, and gathers."""
         self._make_room()
         why = self._why_stock_gather(group, comm)
         number = self._say(Collective.ALL_GATHER, why)
@@ -97,8 +102,10 @@ class Held:
             result = stock()
             self._node(lambda: self.board.check(number))
             return result
-        self.call = self._node(lambda: self.ring.gather([p._sharded_param_data for p in self.group.fsdp_params], self.accounts[Collective.ALL_GATHER]))
-        result = Result(self.group.fsdp_params[0]._sharded_param_data.new_empty(0), None, None, [], [], [])
+        shards = [p._sharded_param_data for p in self.group.fsdp_params]
+        self.call, read = self._node(lambda: self.ring.gather(shards, self.accounts[Collective.ALL_GATHER], packing=packing, moving=moving))
+        # Where FSDP2 drops a result that nobody waited for, it waits until the shards have been read.
+        result = Result(shards[0].new_empty(0), read, None, [], [], [])
         result.held, result.number = self, number
         return result
 
@@ -221,12 +228,13 @@ class Held:
         grads.clear()
         if is_reused:
             given.clear()
+        kept = tuple(given.values()) if self.device.is_behind else ()
 
         def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> None:
             self._node(lambda: reducer.reduce(addresses, out, alpha, self.accounts[Collective.REDUCE_SCATTER], accumulate=accumulate))
             self._finish_reduce(number)
 
-        return reduced(reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params])
+        return reduced(reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params], device=self.device, kept=kept)
 
     def _finish_reduce(self, number: int) -> None:
         if self.is_vacated:

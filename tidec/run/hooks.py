@@ -74,7 +74,7 @@ class Hooks:
             held = _held(fsdp_params)
             if held is None:
                 return stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm)
-            return held.gather(lambda: stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm), group, comm)
+            return held.gather(lambda: stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm), group, comm, packing=copy_in_stream, moving=stream)
 
         return foreach_all_gather
 

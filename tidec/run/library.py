@@ -44,8 +44,8 @@ class Opened:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def open_bundle(path: Path, target: str) -> Opened:
-    """Re-check a bundle and give it with its library for a target, built if it is not there.
+def open_bundle(path: Path, target: str, *, has_begun: bool = False) -> Opened:
+    """Re-check a bundle and give it with its library for a target, built if it is not there. has_begun: this process uses a GPU already.
 
     On GPUs what the plans need of the environment is set, where nobody has set it: this comes before the first communicator.
     Raises what `recheck` raises; C001 where the library is not the bundle's; E002 where it has to be built and cannot be, or TIDEC_NO_BUILD forbids it.
@@ -55,12 +55,12 @@ def open_bundle(path: Path, target: str) -> Opened:
     library = kept_library(path, target)
     if library is None:
         unfinished = ": a build of it was stopped before it ended" if is_unfinished(path) else ""
-        _may_build(f"{path} has no library for target {target}{unfinished}", f"tidec compile -o DIR --target {target} builds it")
+        may_build(f"{path} has no library for target {target}{unfinished}", f"tidec compile -o DIR --target {target} builds it")
         library = build_library(path, target).path
     programs = _programs(library, bundle)
     if target not in ON_GPUS:
         return Opened(bundle, target, library, programs)
-    found = settings(bundle.environment, os.environ)
+    found = settings(bundle.environment, os.environ, has_begun=has_begun)
     os.environ.update(found.values)
     return Opened(bundle, target, library, programs, found.notes)
 
@@ -69,7 +69,7 @@ def load_rt(where: Path) -> ModuleType:
     """The module tidec_rt of this Python, kept in a folder, built if it is not there. Raises E001, E002, E003."""
     file = rt_file(where)
     if not file.is_file():
-        _may_build(f"{NAME} is not built for this Python ({platform.python_version()})", f"unset {NO_BUILD} once")
+        may_build(f"{NAME} is not built for this Python ({platform.python_version()})", f"unset {NO_BUILD} once")
         file = build_rt(where)
     spec = importlib.util.spec_from_file_location(NAME, file)
     assert spec is not None and spec.loader is not None, file
@@ -98,7 +98,8 @@ def _is_on(name: str) -> bool:
     return value == "1"
 
 
-def _may_build(sentence: str, help: str) -> None:
+def may_build(sentence: str, help: str) -> None:
+    """Raises E002 where TIDEC_NO_BUILD=1. sentence: what is not there.  help: what to do about it."""
     if _is_on(NO_BUILD):
         raise TidecError(Diagnostic("E002", sentence, reason=f"{NO_BUILD}=1 forbids to compile it here", help=help))
 

@@ -2,6 +2,9 @@
 
 N ranks of the shard group, R replicas of hybrid sharding, f the divide factor. FSDP2 divides by N*R: the reduce-scatter by N, the all-reduce by R;
 with f, by f; and with sums forced, once at the end. alpha is what a plan multiplies each node's partial sum with.
+
+On a GPU everything is enqueued on the streams that FSDP2 gives, in its order: sums on that of reduce-scatters, after what the current stream holds, and what
+follows an all-reduce or a hook on that of all-reduces.
 """
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 
 from tidec.plan.ir import Plan
+from tidec.run.device import Device
 
 Returned = tuple
 # out, alpha, accumulate.
@@ -67,50 +71,70 @@ def scale_of(bound: Bound) -> Scale | None:
     return Scale(1.0 / factor, dist.ReduceOp.SUM, 1.0)
 
 
-def reduced(plan: Plan, run: Run, bound: Bound, params: Sequence[FSDPParam], indices: Sequence[int]) -> Returned:
+def reduced(
+    plan: Plan, run: Run, bound: Bound, params: Sequence[FSDPParam], indices: Sequence[int], *, device: Device, kept: Sequence[torch.Tensor] = (),
+) -> Returned:
     """Reduce and deliver, as foreach_reduce does; returns what it returns.
 
     run: runs the plan.  params: those that have a gradient.  indices: where they stand in the plan.
+    kept: gradients that are read where they are, so that FSDP2 keeps them until they have been.
     """
     scale = scale_of(bound)
     rows = plan.layout.params
-    before = _accumulated(plan, bound, params, indices)
-    if before is not None:
-        run(before, scale.alpha, True)
-        for p in params:
-            _run_hooks(p)
-        return _returned(bound, None)
-    out = torch.empty(plan.layout.packed_elems, dtype=torch.float32, device=bound.device)
-    run(out, scale.alpha, False)
-    starts = [rows[i].packed_start for i in indices]
-    if len(indices) < sum(r.is_trainable for r in rows):
-        # As stock packs it, without those that have no gradient: a partial sum may go on to a stock call or come from one, and replicas add up rows of one size.
-        out = torch.cat([out[start : start + rows[i].packed_elems] for start, i in zip(starts, indices)])
-        starts = list(itertools.accumulate((rows[i].packed_elems for i in indices), initial=0))[:-1]
-    reduced_on_all = None
-    if bound.all_reduce_group is not None:
-        if not bound.is_all_reducing:
+    # With nothing to keep, what FSDP2 waits for before it goes on is over by now.
+    begun = device.mark()
+    with device.on(bound.stream):
+        device.wait(begun)
+        before = _accumulated(plan, bound, params, indices)
+        if before is not None:
+            run(before, scale.alpha, True)
+            for p in params:
+                _run_hooks(p)
+            return _returned(bound, device.mark() if kept else begun, device.mark(), kept)
+        out = torch.empty(plan.layout.packed_elems, dtype=torch.float32, device=bound.device)
+        run(out, scale.alpha, False)
+        summed = device.mark()
+        starts = [rows[i].packed_start for i in indices]
+        if len(indices) < sum(r.is_trainable for r in rows):
+            # As stock packs it, without those that have no gradient: a partial sum may go on to a stock call or come from one, and replicas add up rows of one size.
+            out = torch.cat([out[start : start + rows[i].packed_elems] for start, i in zip(starts, indices)])
+            starts = list(itertools.accumulate((rows[i].packed_elems for i in indices), initial=0))[:-1]
+        read = summed if kept else begun
+        if bound.all_reduce_group is not None:
+            if not bound.is_all_reducing:
+                if bound.partial_output is not None:
+                    bound.partial_output.add_(out)
+                return _returned(bound, read, device.mark(), kept, partial=bound.partial_output if bound.partial_output is not None else out)
             if bound.partial_output is not None:
-                bound.partial_output.add_(out)
-            return _returned(bound, None, bound.partial_output if bound.partial_output is not None else out)
-        if bound.partial_output is not None:
-            out += bound.partial_output
-        dist.all_reduce(out, group=bound.all_reduce_group, op=scale.all_reduce_op)
-        reduced_on_all = out
-    if bound.all_reduce_hook is not None:
-        bound.all_reduce_hook(out)
-    if scale.divide_by != 1:
-        out.div_(scale.divide_by)
-    row = out if bound.orig_dtype in (None, torch.float32) else out.to(bound.orig_dtype)
-    for p, start in zip(params, starts):
-        grad = torch.as_strided(row, p.sharded_size, p.contiguous_sharded_stride, start)
-        if p.sharded_param.grad is not None:
-            assert isinstance(p.sharded_param.grad, DTensor), type(p.sharded_param.grad)
-            p.sharded_param.grad._local_tensor += grad
-        else:
-            p.sharded_param.grad = p.to_sharded_dtensor(grad)
-        _run_hooks(p)
-    return _returned(bound, reduced_on_all)
+                out += bound.partial_output
+        ready = device.mark()
+    is_reduced_on = bound.all_reduce_group is not None or bound.all_reduce_hook is not None
+    stream = bound.all_reduce_stream if is_reduced_on else bound.stream
+    with device.on(stream):
+        if is_reduced_on:
+            device.wait(ready)
+        if bound.all_reduce_group is not None:
+            dist.all_reduce(out, group=bound.all_reduce_group, op=scale.all_reduce_op)
+        all_reduced = device.mark()
+        if bound.all_reduce_hook is not None:
+            bound.all_reduce_hook(out)
+        if scale.divide_by != 1:
+            out.div_(scale.divide_by)
+        row = out if bound.orig_dtype in (None, torch.float32) else out.to(bound.orig_dtype)
+        for p, start in zip(params, starts):
+            grad = torch.as_strided(row, p.sharded_size, p.contiguous_sharded_stride, start)
+            if p.sharded_param.grad is not None:
+                assert isinstance(p.sharded_param.grad, DTensor), type(p.sharded_param.grad)
+                p.sharded_param.grad._local_tensor += grad
+            else:
+                p.sharded_param.grad = p.to_sharded_dtensor(grad)
+            _run_hooks(p)
+        delivered = device.mark()
+    if is_reduced_on and row is not out:
+        # It was made on the stream of reduce-scatters, and is read on another.
+        kept, read = (*kept, out), delivered
+    on_all = None if bound.all_reduce_group is None else (out, all_reduced)
+    return _returned(bound, read, delivered, kept, stream=stream, on_all=on_all)
 
 
 def _accumulated(plan: Plan, bound: Bound, params: Sequence[FSDPParam], indices: Sequence[int]) -> int | None:
@@ -140,9 +164,10 @@ def _run_hooks(p: FSDPParam) -> None:
         hook(p.sharded_param)
 
 
-def _returned(bound: Bound, all_reduced: torch.Tensor | None, partial: torch.Tensor | None = None) -> Returned:
-    """What FSDP2 keeps: nothing but events, since gradients have been read by now."""
-    event = bound.stream.record_event()
-    nothing = torch.empty(0, device=bound.device)
-    stream = (bound.stream,) if bound.is_stream_returned else ()
-    return (nothing, event, *stream, event, all_reduced, event if all_reduced is not None else None, partial)
+def _returned(
+    bound: Bound, read: torch.Event | None, delivered: torch.Event | None, kept: Sequence[torch.Tensor], *, stream: torch.Stream | None = None,
+    on_all: tuple[torch.Tensor, torch.Event | None] | None = None, partial: torch.Tensor | None = None,
+) -> Returned:
+    """What FSDP2 keeps, and for how long. read: when gradients have been read.  delivered: when new ones are there.  on_all: what was all-reduced, and when."""
+    stream = (bound.stream if stream is None else stream,) if bound.is_stream_returned else ()
+    return (list(kept), read, *stream, delivered, *((None, None) if on_all is None else on_all), partial)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -12,41 +12,66 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board, Peers
-from tidec.run.collective import Node, Reducer, Ring
+from tidec.run.collective import Node, Place, Reducer, Ring
+from tidec.run.device import CPU, Device
 from tidec.run.fallback import Reason, because
 from tidec.run.held import Held
 from tidec.run.library import Opened
+from tidec.run.loan import Swap, swap_by_torch
+from tidec.run.watch import Watch
+
+# Lines of a board, where the host goes on while calls do. No GPU takes so many calls before it carries out the first.
+_LINES_AHEAD = 1024
+# Nodes of models that went without a meeting of all ranks: others may still write to their memory, so it goes with the process.
+_LEFT: list[Node] = []
 
 
 @dataclass(slots=True)
 class Libraries:
-    """What plans are opened from. rt: the module tidec_rt.  library: a tidec_rt.Library.  programs: of each plan, by its digest, its number in there."""
+    """What plans are opened from. rt: the module tidec_rt.  library: a tidec_rt.Library.  programs, sum_ctas: of each plan, by its digest, its number in there,
+    and the CTAs of its sums.  swap: lends storages."""
 
     rt: object
     library: object
-    programs: dict[str, int]
+    programs: Mapping[str, int]
+    sum_ctas: Mapping[str, int]
+    swap: Swap
 
 
-def libraries(opened: Opened, rt: object) -> Libraries:
+def libraries(opened: Opened, rt: object, swap: Swap = swap_by_torch) -> Libraries:
     """A bundle's library, loaded."""
-    return Libraries(rt, rt.Library(os.fspath(opened.library)), {plan.digest: number for plan, number in zip(opened.bundle.plans, opened.programs)})
+    plans = opened.bundle.plans
+    return Libraries(rt, rt.Library(os.fspath(opened.library)), {plan.digest: number for plan, number in zip(plans, opened.programs)},
+                     {plan.digest: ctas.sum for plan, ctas in zip(plans, opened.bundle.ctas)}, swap)
 
 
 @dataclass(slots=True)
 class Team:
     """The groups of one process group.
 
-    deadline_ms: how long a node waits for other ranks.  is_poisoned: landings hold NaN once they are let go.  runs: by the digests of plans.
+    deadline_ms: how long a rank waits for the others in a call.  is_poisoned: landings hold NaN once they are let go.  device: where their parameters lie.
+    watch: what ends the process where a call does not end; `None` on the CPU, where calls do that themselves.  runs: by the digests of plans.
     """
 
     peers: Peers
     deadline_ms: int
     is_poisoned: bool
+    device: Device = CPU
     board: Board | None = None
+    watch: Watch | None = None
     libraries: Libraries | None = None
     nodes: list[Node] = field(default_factory=list)
     runs: dict[str, Ring | Reducer | Reason] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
+
+    def prepare(self, libraries: Libraries) -> None:
+        """Make the board, and what watches over calls. Every rank does. Raises F011."""
+        self.libraries = libraries
+        if not self.device.is_behind:
+            self.board = Board(self.peers)
+            return
+        self.board = Board(self.peers, num_lines=_LINES_AHEAD)
+        self.watch = Watch(self.board, self.deadline_ms / 1000)
 
     def open(self, plan: Plan) -> Ring | Reducer | Reason:
         """What runs a plan, or why some rank, of these or of the replicas, cannot.
@@ -54,7 +79,7 @@ class Team:
         NOTE: where the plan is new, ranks exchange handles over their process group, so all of them have to come here at the same point.
         """
         if plan.digest not in self.runs:
-            tell_lines(memory_line((plan,)))
+            tell_lines(memory_line((plan,), device=self.device))
             self.open_all((plan,))
         return self.runs[plan.digest]
 
@@ -66,15 +91,19 @@ class Team:
             if trouble is not None:
                 self.runs[plan.digest] = trouble
                 return trouble
-            is_gather, rank = plan.collective is Collective.ALL_GATHER, self.peers.rank
-            self.runs[plan.digest] = Ring(plan, made, rank=rank, is_poisoned=self.is_poisoned) if is_gather else Reducer(plan, made, rank=rank)
+            rank, place = self.peers.rank, Place(self.device, self.libraries.swap, None if self.watch is None else self.watch.add)
+            is_gather = plan.collective is Collective.ALL_GATHER
+            self.runs[plan.digest] = Ring(plan, made, rank=rank, place=place, is_poisoned=self.is_poisoned) if is_gather else Reducer(plan, made, rank=rank, place=place)
+        # What a rank zeroes is zero before another one writes there.
+        self.device.synchronize()
         return None
 
     def _node(self, plan: Plan) -> tuple[Node | None, Reason | None]:
         """A connected node, or why some rank has none."""
-        node, mine, trouble = None, b"", ""
+        node, mine, trouble, of = None, b"", "", self.libraries
         try:
-            node = self.libraries.rt.Node(self.libraries.library, self.libraries.programs[plan.digest], self.peers.rank, 0, self.deadline_ms)
+            with self.device.here():
+                node = of.rt.Node(of.library, of.programs[plan.digest], self.peers.rank, of.sum_ctas[plan.digest], self.deadline_ms)
             self.nodes.append(node)
             mine = node.handle()
         except RuntimeError as problem:
@@ -82,7 +111,8 @@ class Team:
         handles = self.peers.gather(mine)
         if all(handles):
             try:
-                node.connect(handles)
+                with self.device.here():
+                    node.connect(handles)
             except RuntimeError as problem:
                 trouble = str(problem)
         found = self.peers.first_trouble(trouble)
@@ -95,18 +125,33 @@ class Team:
                 held.is_broken = True
 
     def meet(self) -> None:
-        """Wait for all ranks. Raises R001 where one is gone."""
+        """Wait until all ranks are through with all that was begun. Raises R001 where one is gone."""
         try:
+            if self.device.is_behind:
+                for node in self.nodes:
+                    node.wait(self.deadline_ms)
+                self.device.synchronize()
             self.peers.gather(None)
         except RuntimeError as problem:
             raise TidecError(Diagnostic("R001", "a rank does not come to tidec.uninstall", reason=str(problem), help="look at the rank that is missing")) from problem
 
     def close(self) -> None:
+        """NOTE: on a GPU only once all ranks have met, or where no call was made: others write to this one's memory."""
+        if self.watch is not None:
+            self.watch.close()
         for node in self.nodes:
             node.close()
         self.nodes.clear()
         if self.board is not None:
             self.board.close()
+
+
+def leave_behind(nodes: list[Node], watch: Watch | None) -> None:
+    """Keep nodes of a GPU as long as the process lives: of a model that nobody has any more, or whose collectives stopped. Nobody watches over them."""
+    _LEFT.extend(nodes)
+    nodes.clear()
+    if watch is not None:
+        watch.stop()
 
 
 def tell_lines(*lines: str) -> None:
@@ -116,11 +161,12 @@ def tell_lines(*lines: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
-def memory_line(plans: Sequence[Plan]) -> str:
+def memory_line(plans: Sequence[Plan], *, device: Device = CPU) -> str:
     """What the arenas of plans take of every rank, before it is taken."""
+    memory = "GPU memory" if device.is_behind else "shared memory"
     parts = [sum(p.arena.bytes for p in plans if p.collective is c) for c in Collective]
     spelt = " and ".join(f"{_size(num_bytes)} for {c.value.replace('_', '-')}s" for c, num_bytes in zip(Collective, parts))
-    return f"tidec: {len(plans)} plan{'s take' if len(plans) != 1 else ' takes'} {_size(sum(parts))} of shared memory on every rank: {spelt}"
+    return f"tidec: {len(plans)} plan{'s take' if len(plans) != 1 else ' takes'} {_size(sum(parts))} of {memory} on every rank: {spelt}"
 
 
 def _size(num_bytes: int) -> str:

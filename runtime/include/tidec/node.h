@@ -15,7 +15,8 @@
 //     acquire carries out the rest of call e, but what follows its read   makes `stream` wait for the landing
 //     release tells who waits for it                                      the same, once `stream` has carried out what it holds
 //     reduce  carries out the call                                        enqueues it after what `stream` holds, which then waits for the sums
-//     counts, ask                                                         are not there
+//     counts  what was carried out                                        what was enqueued
+//     ask                                                                 is not there
 //     connect waits for nobody                                            of a plan of several nodes: for the ranks of the node and of the rail
 //     deadline_ms of open: how long a rank waits and does not move        how long connect waits; else only wait() waits
 #pragma once
@@ -58,8 +59,8 @@ TIDEC_API int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* m
 typedef int32_t (*tidec_node_goes_on)(void* context);
 TIDEC_API int32_t tidec_node_ask(tidec_node* node, tidec_node_goes_on goes_on, void* context, char* message, int64_t message_bytes);
 
-// What this rank carried out of a call that is over (released, or reduced), of the last 8: how many ops of each kind, then how many bytes each kind read,
-// or of zeros wrote. Of an all-gather a call has what its walk holds but the reading stream, and the reading stream of the walk after.
+// What this rank carried out (nccl: enqueued) of a call that is over (released, or reduced), of the last 8: how many ops of each kind, then how many bytes
+// each kind read, or of zeros wrote. Of an all-gather a call has what its walk holds but the reading stream, and the reading stream of the walk after.
 enum {
   TIDEC_NODE_WAITS, TIDEC_NODE_SIGNALS, TIDEC_NODE_COPIES, TIDEC_NODE_PUTS, TIDEC_NODE_CASTS, TIDEC_NODE_ZEROS, TIDEC_NODE_SUMS, TIDEC_NODE_LANDINGS,
   TIDEC_NODE_KINDS
