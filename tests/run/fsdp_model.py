@@ -1,6 +1,8 @@
 """What the ranks of a test under FSDP2 share: small models, made data, a trace of every number as bits, and how a rank runs its cases.
 
 Gradients pass through a hook that rounds them to multiples of 2^-10 below 2^6, so that every sum over ranks is exact, in whatever order it is added.
+
+WORKER_DEVICE=cuda has each rank train on the GPU of its number, WORKER_PLANS=BUNDLE gives plans, WORKER_WIDTH a model of another width.
 """
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp_module
 import tidec
 from tidec.run.collective import Reducer
 
+DEVICE, PLANS, WIDTH = os.environ.get("WORKER_DEVICE", "cpu"), os.environ.get("WORKER_PLANS"), int(os.environ.get("WORKER_WIDTH", "17"))
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 _PR_SET_PDEATHSIG = 1
 
@@ -71,7 +74,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, width: int = 17, hidden: int = 35, blocks: int = 4, **options):
+    def __init__(self, width: int = WIDTH, hidden: int = 2 * WIDTH + WIDTH % 2, blocks: int = 4, **options):
         super().__init__()
         self.embed = Linear(width, width)
         self.blocks = nn.ModuleList(Block(width, hidden, **options) for _ in range(blocks))
@@ -88,8 +91,8 @@ class Net(nn.Module):
 def net(*, policy: MixedPrecisionPolicy | None = MIXED, mesh=None, last_kept: bool = False, checkpointing: bool = False, **options) -> Net:
     """A model under fully_shard, the same in every call."""
     torch.manual_seed(7)
-    model = Net(**options)
-    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
+    model = Net(**options).to(DEVICE)
+    mesh = mesh or init_device_mesh(DEVICE, (dist.get_world_size(),))
     if checkpointing:
         from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -103,7 +106,7 @@ def net(*, policy: MixedPrecisionPolicy | None = MIXED, mesh=None, last_kept: bo
 def batch(step: int, width: int, rows: int = 4) -> torch.Tensor:
     """Another one in every rank and step."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
-    return torch.randn(rows, width, generator=generator)
+    return torch.randn(rows, width, generator=generator).to(DEVICE)
 
 
 class Trace:
@@ -115,7 +118,7 @@ class Trace:
     def see(self, value: torch.Tensor) -> None:
         value = value.detach().clone()     # numpy would make the storage of a parameter one that FSDP2 cannot free
         value = value.to_local() if hasattr(value, "to_local") else value
-        self.seen.append(hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16])
+        self.seen.append(hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()).hexdigest()[:16])
 
     def see_model(self, model: nn.Module) -> None:
         for p in model.parameters():
@@ -175,7 +178,7 @@ def compare(case: Case, mode: str) -> dict:
         case(stock, lambda model, **options: counts.clear())
 
     def install(model: nn.Module, **options) -> None:
-        tidec.install(model, **{"mode": mode, "poison": True, "deadline_s": 60.0, **options})
+        tidec.install(model, **{"plans": PLANS, "mode": mode, "poison": True, "deadline_s": 60.0, **options})
         models.append(model)
 
     accumulated = []
@@ -201,7 +204,9 @@ def run_cases(run: Callable[[str], dict]) -> int:
     store, *cases = sys.argv[1:]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    if DEVICE == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for case in cases:
         gathered = [None] * world
         dist.all_gather_object(gathered, run(case))

@@ -214,7 +214,8 @@ def report(root: nn.Module) -> Report:
     """What the collectives of an installed model were run by so far. Raises F015 where the model is not installed."""
     made = _installed(root)
     held = {h.name: h for team in made.teams for h in team.held}
-    return Report(tuple(group_report(held[name]) if name in held else GroupReport(name, (), "; ".join(map(str, made.stays[name]))) for name in made.names))
+    groups = tuple(group_report(held[name]) if name in held else GroupReport(name, (), "; ".join(map(str, made.stays[name]))) for name in made.names)
+    return Report(groups, sum(team.arena_bytes for team in made.teams))
 
 
 def _installed(root: nn.Module) -> Installed:

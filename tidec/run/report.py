@@ -43,9 +43,10 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All groups of a model, in FSDP2's order."""
+    """All groups of a model, in FSDP2's order. arena_bytes: what their plans hold of this rank's memory."""
 
     groups: tuple[GroupReport, ...]
+    arena_bytes: int = 0
 
     @property
     def by_plan(self) -> int:

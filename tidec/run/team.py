@@ -118,6 +118,11 @@ class Team:
         found = self.peers.first_trouble(trouble)
         return node, None if found is None else because("F306", rank=found[0], what=found[1])
 
+    @property
+    def arena_bytes(self) -> int:
+        """What the open plans hold of this rank's memory."""
+        return sum(r.plan.arena.bytes for r in self.runs.values() if not isinstance(r, Reason)) if self.nodes else 0
+
     def spread(self) -> None:
         """Where a collective of one group stopped, none of the others goes on: ranks are missing, or do different things."""
         if any(held.is_broken for held in self.held):
