@@ -167,9 +167,10 @@ def text(num_tokens: int, seed: int) -> torch.Tensor:
     words = [torch.randint(1, CHARACTERS, (int(torch.randint(2, 8, (1,), generator=draw)),), generator=draw) for _ in range(40)]
     follows = torch.randint(0, 40, (40, 3), generator=draw)
     walk = torch.Generator().manual_seed(seed)
-    out, word = [], 0
-    while sum(map(len, out)) < num_tokens:
+    out, length, word = [], 0, 0
+    while length < num_tokens:
         out += [words[word], torch.zeros(1, dtype=torch.long)]
+        length += len(words[word]) + 1
         word = int(follows[word, int(torch.randint(0, 3, (1,), generator=walk))])
     return torch.cat(out)[:num_tokens]
 
@@ -220,24 +221,28 @@ class Clock:
         return [a.elapsed_time(b) if self.on_gpu else 1000 * (b - a) for a, b in zip(self.ticks, self.ticks[1:])]
 
 
-def train(options: argparse.Namespace) -> None:
+def join(options: argparse.Namespace) -> str:
+    """Become a rank of the job; gives the kind of device it trains on."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpu = options.device == "cuda" or options.device == "auto" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     else:
         torch.set_num_threads(1)
-    if options.round_gradients:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    device = "cuda" if on_gpu else "cpu"
     meeting = f"file://{os.environ['TRAIN_STORE']}" if "TRAIN_STORE" in os.environ else "env://"
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=meeting, rank=rank, world_size=world)
+    return "cuda" if on_gpu else "cpu"
+
+
+def train(options: argparse.Namespace, device: str) -> None:
+    rank, world, on_gpu = dist.get_rank(), dist.get_world_size(), device == "cuda"
+    torch.use_deterministic_algorithms(options.round_gradients, warn_only=True)
     model, size = sharded(options, device, world), SIZES[options.size]
 
     if options.tidec:
         import tidec
 
-        tidec.install(model, plans=options.plans, mode=options.mode, require=options.require)         # the one line
+        tidec.install(model, plans=options.plans, mode=options.mode, require=options.require, deadline_s=options.deadline)         # the one line
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, fused=on_gpu)
     batch = max(1, options.tokens // size.context) if options.tokens else options.batch
@@ -248,12 +253,13 @@ def train(options: argparse.Namespace) -> None:
         at = torch.randint(0, len(tokens) - size.context - 1, (batch,), generator=draw)
         return torch.stack([tokens[i : i + size.context + 1] for i in at]).to(device)
 
-    clock, losses, shown = Clock(on_gpu), [], 0
+    clock, losses, shown, host = Clock(on_gpu), [], 0, []
     for step in range(options.steps):
         if step == WARM_UP and on_gpu:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         clock.tick()
+        begin = time.perf_counter()
         if options.evaluate and step % options.evaluate == options.evaluate - 1:
             with torch.no_grad():
                 losses.append(loss_of(model, rows()))
@@ -262,13 +268,14 @@ def train(options: argparse.Namespace) -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
+        host.append(1000 * (time.perf_counter() - begin))
         if step % options.every == 0 or step == options.steps - 1:
             told = torch.stack(losses[shown:])
             dist.all_reduce(told)
             if rank == 0:
                 print(f"step {step:4d}  loss {float(told[-1]) / world:.5f}", flush=True)
     clock.tick()
-    result = measured(options, clock, torch.stack(losses), batch * size.context, on_gpu)
+    result = measured(clock, host, torch.stack(losses), batch * size.context, on_gpu)
     if options.tidec:
         report = tidec.report(model)
         result |= {"arena_bytes": report.arena_bytes, "by_plan": report.by_plan, "stock_calls": report.stock, "is_as_planned": report.is_as_planned}
@@ -282,14 +289,13 @@ def train(options: argparse.Namespace) -> None:
         print(f"{result['step_ms']:.1f} ms a step, {result['tokens']} tokens a rank" + (f", peak {(result['peak_bytes'] + result.get('arena_bytes', 0)) / 2**30:.2f} GiB" if on_gpu else ""))
         if options.json:
             Path(options.json).write_text(json.dumps({"options": vars(options), "torch": torch.__version__, "world": world, "ranks": every}))
-    dist.destroy_process_group()
 
 
-def measured(options: argparse.Namespace, clock: Clock, losses: torch.Tensor, tokens: int, on_gpu: bool) -> dict:
-    """Losses, every step's milliseconds and their median after the warm-up, and what torch's allocator gave out at most after it."""
+def measured(clock: Clock, host: list[float], losses: torch.Tensor, tokens: int, on_gpu: bool) -> dict:
+    """Losses, every step's milliseconds and their median after the warm-up, what torch's allocator gave out at most after it, and the host's milliseconds to ask for a step."""
     steps = clock.steps()
     counted = steps[WARM_UP:] or steps
-    return {"losses": losses.tolist(), "steps_ms": [round(ms, 3) for ms in steps], "step_ms": statistics.median(counted), "tokens": tokens,
+    return {"losses": losses.tolist(), "steps_ms": [round(ms, 3) for ms in steps], "step_ms": statistics.median(counted), "tokens": tokens, "host_ms": statistics.median(host[WARM_UP:] or host),
             "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0, "reserved_bytes": torch.cuda.max_memory_reserved() if on_gpu else 0}
 
 
@@ -320,7 +326,7 @@ def launch(options: argparse.Namespace) -> int:
         return max(abs(p.wait()) for p in processes)
 
 
-def main() -> int:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tidec", action="store_true", help="run the collectives by plans")
     parser.add_argument("--mode", default="in_place", choices=("in_place", "slot_reuse"), help="where gradients lie while they are reduced (default: in_place)")
@@ -340,10 +346,16 @@ def main() -> int:
     parser.add_argument("--round-gradients", action="store_true", help="round gradients so that sums are exact: then stock and tidec have the same bits")
     parser.add_argument("--digest", action="store_true", help="sha256 of every rank's parameters at the end, in the JSON")
     parser.add_argument("--json", help="a file for what was measured on every rank")
-    options = parser.parse_args()
+    parser.add_argument("--deadline", type=float, default=1800.0, help="seconds that a collective waits for another rank (default: 1800)")
+    return parser
+
+
+def main() -> int:
+    options = arguments().parse_args()
     if "RANK" not in os.environ:
         return launch(options)
-    train(options)
+    train(options, join(options))
+    dist.destroy_process_group()
     return 0
 
 
