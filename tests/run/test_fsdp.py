@@ -41,6 +41,7 @@ CASES: dict[str, Expected] = {
     "evaluating": PLANNED,
     "unsharding": PLANNED,
     "two forwards": PLANNED,
+    "lent by a library": PLANNED,
     "prefetching 1": PLANNED,
     # Two blocks are gathered while a third one computes, and a ring has two landings: once in every forward and every backward pass of four steps.
     "prefetching 2": Expected({"F201": 8}),
@@ -98,7 +99,7 @@ def test_memory_is_told_by_collective():
     assert memory_line((gather,)) == "tidec: 1 plan takes 18.0 MiB of shared memory on every rank: 18.0 MiB for all-gathers and 0.0 KiB for reduce-scatters"
 
 
-DEFAULT = ("plain", "two forwards/slot_reuse", "accumulating/slot_reuse")
+DEFAULT = ("plain", "lent by a library/slot_reuse", "accumulating/slot_reuse")
 
 
 def check_case(case: str, ranks: list[dict], expected: Expected) -> None:

@@ -46,7 +46,9 @@ def stand_ins(minor: str, *, changed: dict[str, Form | None] = {}, fields: tuple
 
 def test_the_torch_of_the_tests_fits():
     fit = check()
-    assert fit.differs == "" and fit.warning is None and fit.is_known and fit.version == torch.__version__ and fit.num_reduced == 7 and fit.has_loan
+    minor = torch.__version__.rpartition("+")[0].rpartition(".")[0] or torch.__version__.rpartition(".")[0]
+    assert fit.differs == "" and fit.warning is None and fit.is_known and fit.version == torch.__version__
+    assert fit.num_reduced == (6 if minor in ("2.11", "2.12") else 7) and fit.has_loan == (minor != "2.11")
 
 
 @pytest.mark.parametrize("minor", MINORS)
