@@ -99,10 +99,10 @@ void Issuer::signal(const Stream& s, const Level& x) {
 }
 
 void Issuer::join(const Stream& s) {
-  if (!has_side_) return;
-  Side& side = sides_[s.index];
-  if (side.is_open) check(cudaStreamWaitEvent(on(s), side.joined, 0), "cudaStreamWaitEvent");
-  side.is_open = false;
+  const auto found = sides_.find(s.index);
+  if (found == sides_.end() || !found->second.is_open) return;
+  check(cudaStreamWaitEvent(on(s), found->second.joined, 0), "cudaStreamWaitEvent");
+  found->second.is_open = false;
 }
 
 // ---- moves
