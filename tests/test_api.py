@@ -1,5 +1,7 @@
 """The public names do from Python what the commands do."""
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +37,27 @@ def test_what_the_command_refuses_is_refused_here(tmp_path):
         tidec.compile("3x99", tmp_path / "g.json", out=tmp_path / "b")
     with pytest.raises(TidecError, match="is no bundle"):
         tidec.load(tmp_path)
+
+
+def test_only_making_a_bundle_needs_what_makes_one(tmp_path):
+    """A machine that trains has a bundle and no prover."""
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "bundle", is_echoed=False)
+    script = """if True:
+        import sys
+        sys.modules.update(z3=None, networkx=None, jinja2=None)
+        import tidec
+        tidec.install, tidec.uninstall, tidec.report
+        assert tidec.recheck(sys.argv[1] + "/bundle").verdict == "proved"
+        assert len(tidec.load(sys.argv[1] + "/bundle").plans) == 2
+        try:
+            tidec.compile("3x2", sys.argv[1] + "/g.json", out=sys.argv[1] + "/another")
+        except tidec.TidecError as problem:
+            print(problem)
+    """
+    done = subprocess.run((sys.executable, "-c", script, str(tmp_path)), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "E001" in done.stdout and "tidec[compile]" in done.stdout
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.0001, float("nan"), float("inf"), 1e8, True, "30", None])

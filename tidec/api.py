@@ -1,12 +1,13 @@
 """tidec from Python: compile a bundle, load one. What the command line does with text and paths, without its cache, printing and exit codes."""
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tidec import pipeline
 from tidec.cache.folder import private_folder
 from tidec.cache.key import prover_identity
 from tidec.cache.proofs import open_proofs
@@ -39,7 +40,7 @@ def compile(
     topology = topo if isinstance(topo, Topology) else parse_topology(topo)
     signature = group if isinstance(group, Signature) else load_groups(os.fspath(group))
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
-    return pipeline.compile(
+    return _pipeline("a bundle cannot be made here", "").compile(
         topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability), mode=read_mode(mode),
         out=given_path(os.fspath(out), what="out"), is_forced=is_forced, is_echoed=is_echoed,
     ).bundle
@@ -76,13 +77,10 @@ def install(
 
     def provide(signature: Signature, topo: str, name: str) -> Path:
         topology = parse_topology(topo)
-        try:
-            store = open_proofs(cache, prover_identity())
-            return pipeline.compile(
-                topology, signature, lowering=choose_lowering(topology, None), mode=read_mode(mode), cache=cache, store=store, target=name).bundle.path
-        except ModuleNotFoundError as problem:
-            raise TidecError(Diagnostic("E001", f"plans cannot be made here: the Python package {problem.name} is not installed",
-                                        help="pip install 'tidec[compile]', or give a bundle: tidec.install(model, plans=PATH)")) from problem
+        pipeline = _pipeline("plans cannot be made here", ", or give a bundle: tidec.install(model, plans=PATH)")
+        store = open_proofs(cache, prover_identity())
+        return pipeline.compile(
+            topology, signature, lowering=choose_lowering(topology, None), mode=read_mode(mode), cache=cache, store=store, target=name).bundle.path
 
     deadline_s = _deadline(deadline_s)
     made = install_model(model, plans=None if plans is None else given_path(os.fspath(plans), what="the bundle"), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
@@ -104,6 +102,14 @@ def report(model: Module) -> Report:
     from tidec.run.fsdp import report as report_of
 
     return report_of(model)
+
+
+def _pipeline(sentence: str, or_else: str) -> ModuleType:
+    """What compiles. It is not loaded before it is needed: where there is only a bundle, there is neither z3 nor networkx. Raises E001."""
+    try:
+        return importlib.import_module("tidec.pipeline")
+    except ModuleNotFoundError as problem:
+        raise TidecError(Diagnostic("E001", f"{sentence}: the Python package {problem.name} is not installed", help=f"pip install 'tidec[compile]'{or_else}")) from problem
 
 
 def _deadline(seconds: object) -> float:
