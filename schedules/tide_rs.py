@@ -59,7 +59,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
     out    = s.output("out",    Block.OUT_SLICE, part=n_part, sub=L, **cut, per=("p", "w"), holds=lambda q, b, *at: (q, n, b, *at[:-2]))
     staged, freed = s.flag("staged", LANES, U=(0, Gn*chunks)), s.flag("freed", LANES, U=(0, Gn*chunks))
     stripe = dict(x=(0, stripes)) if stripes > 1 else {}
-    summed, sent = s.flag("summed", J=(0, D)), s.flag("sent", each=True, J=(0, D), **stripe)
+    pushed, summed, sent = s.flag("pushed"), s.flag("summed", J=(0, D)), s.flag("sent", each=True, J=(0, D), **stripe)
     owned, placed = s.flag("owned", p=(0, n_part)), s.flag("placed", p=(0, n_part))
     arrived = s.flag("arrived", RAIL, on=dict(c=(1, M), **stripe), p=(0, n_part))
     credit  = s.flag("credit",  RAIL, on=dict(c=(1, M)), p=(0, n_part))
@@ -69,29 +69,37 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
         for U, at in each_chunk(G):
             last = Gn*chunks - 1                               # of a call; `far` is the slot's last user in the call before
             far = last - (last - U) % n_stg
-            for o in s.others("o"): s.wait(freed.call(where(U >= n_stg, e, e - 1))[where(U >= n_stg, U - n_stg, far)].by(n, o))
-            for o in s.each_other("o"): s.copy(theirs(o, at), stage[U % n_stg, j].of(U).at(n, o))
-            s.join()
-            for o in s.others("o"): s.signal(staged[U].at(n, o))
-            for i in s.others("i"): s.wait(staged[U].by(n, i))
-            s.sum(stage[U % n_stg, OTHERS].of(U), mine(at), into=into(at), **told)
-            for i in s.others("i"): s.signal(freed[U].at(n, i))
+            if L > 1:
+                with s.stream("push"):                         # runs ahead of the sums by as many chunks as there are slots
+                    for o in s.others("o"): s.wait(freed.call(where(U >= n_stg, e, e - 1))[where(U >= n_stg, U - n_stg, far)].by(n, o))
+                    for o in s.each_other("o"): s.copy(theirs(o, at), stage[U % n_stg, j].of(U).at(n, o))
+                    s.join()
+                    for o in s.others("o"): s.signal(staged[U].at(n, o))
+            with s.stream("sum"):
+                for i in s.others("i"): s.wait(staged[U].by(n, i))
+                s.sum(stage[U % n_stg, OTHERS].of(U), mine(at), into=into(at), **told)
+                for i in s.others("i"): s.signal(freed[U].at(n, i))
     def partial(G, p, c, into):                                # contributor c's partial of part p
         level1(G, lambda o, at: grad[p, served(c), sub(c, o), *at], lambda at: grad[p, served(c), sub(c, j), *at], stage, into, contributor=c)
     def reusable(call, J):                                     # every stripe of outbox block J has left
         for _, x in each_stripe(): s.wait(sent.call(call)[J, *x])
+    def free(gradients):                                       # all pushes and sums of the call have read them
+        if L > 1:
+            with s.stream("push"): s.signal(pushed)
+        with s.stream("sum"):
+            if L > 1: s.wait(pushed)
+            s.free(gradients)
 
     with s.when(s.single_node):                                # every lane sums its own row, straight into the output
         rows   = s.input ("rows",   Block.GRAD_ROW, part=n_part, lane=L, **cut,   holds=lambda p, i, *q: (p, i, *q), source=lambda *_: (n, j))
         landing = s.buffer("row_stage", Block.ROW, slot=n_stg, src=L, per=("U",), source=lambda q, i, U: (n, i),
                            holds=lambda q, i, U: (chunk(U)[0], j, *chunk(U)[1:]))
         result = s.output("result", Block.OUT_ROW, part=n_part, **cut,            holds=lambda p, *q: (p, j, *q),    source=lambda *_: (n, ALL))
-        with s.stream("read"):
-            for p in s.serial("p", 0, n_part): level1(p, lambda o, at: rows[p, o, *at], lambda at: rows[p, j, *at], landing, lambda at: result[p, *at], seed=True)
-            s.free(rows[ALL, ALL, *whole])
+        for p in s.serial("p", 0, n_part): level1(p, lambda o, at: rows[p, o, *at], lambda at: rows[p, j, *at], landing, lambda at: result[p, *at], seed=True)
+        free(rows[ALL, ALL, *whole])
 
     with s.when(no(s.single_node)):
-        with s.stream("read"):                                 # level 1: everything that the outbox has room for, then the own node
+        with s.stream("sum"):                                  # level 1: everything that the outbox has room for, then the own node
             for x in s.serial("J", 0, ahead):
                 reusable(e - 2, x if full else D - 1 - (D - 1 - x) % n_out)
                 partial(x, part(x), dest(x), lambda at: outbox[e % 2, block(x), *at].of(x))
@@ -100,7 +108,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
                 s.wait(placed.call(e - 2)[p])
                 partial(ahead + p, p, M, lambda at: spare[e % 2, p, *at])
                 s.signal(owned[p])
-            if full: s.free(grad[ALL, ALL, ALL, *whole])
+        if full: free(grad[ALL, ALL, ALL, *whole])
 
         for p in s.serial("p", 0, n_part):                     # level 2: rails and landings
             for w in s.serial("w", 0, Wn):
@@ -120,7 +128,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
                         for c in s.serial("c", lo, hi, at_most=k):
                             for _, x in each_stripe(): s.wait(arrived[c, *x, p].by(back(n - c, M), j))
                     if not full:
-                        with s.stream("read"):                 # sum what is left into the blocks that this round frees
+                        with s.stream("sum"):                  # sum what is left into the blocks that this round frees
                             for x in s.serial("J", J(p, lo) + n_out, least(J(p, hi) + n_out, D)):
                                 reusable(e, x - n_out)
                                 partial(x + n_part, part(x), dest(x), lambda at: outbox[e % 2, block(x), *at].of(x))
@@ -139,8 +147,7 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
                     s.meet(landed[p, w])
                     nw = where(w + 2 < Wn, w + 2, gen(w))      # the wave that uses this generation next
                     for c in s.serial("c", nw*W + 1, least(nw*W + W, M - 1) + 1): s.signal(credit[c, p].at(back(n - c, M), j))
-        if not full:
-            with s.stream("read"): s.free(grad[ALL, ALL, ALL, *whole])
+        if not full: free(grad[ALL, ALL, ALL, *whole])
 
     def found(x, m, b, p, *at):                                # where the partial of node x for block b of node m comes from
         own = m.eq(x); c = where(own, M, back(m - x, M)); w = where(own, Wn - 1, (c - 1)//W)

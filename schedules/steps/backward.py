@@ -25,7 +25,8 @@ def backward(s, *, slot_reuse, ahead):
     with s.stream("ag_compute"):                               # the caller's own stream, behind its use of the parameters
         if slot_reuse: s.copy(grads[ALL, ALL], land[e % 2, ALL, ALL].of(0))
         s.signal(filled)
-    with s.stream("rs_read"): s.wait(filled)
+    for stream in s.reduce.readers:
+        with s.stream(stream): s.wait(filled)
     s.issue(s.reduce.reads, freed=consumed)
     if ahead: gather()
     s.issue(s.reduce.network, freed=consumed)

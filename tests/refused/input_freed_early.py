@@ -2,8 +2,8 @@
 SCHEDULE = "tide_rs"
 REPLACE = (
     ("            for p in s.serial(\"p\", 0, n_part):\n                s.wait(placed",
-     "            if full: s.free(grad[ALL, ALL, ALL, *whole])\n            for p in s.serial(\"p\", 0, n_part):\n                s.wait(placed"),
-    ("            if full: s.free(grad[ALL, ALL, ALL, *whole])\n\n",
+     "            if full: free(grad[ALL, ALL, ALL, *whole])\n            for p in s.serial(\"p\", 0, n_part):\n                s.wait(placed"),
+    ("        if full: free(grad[ALL, ALL, ALL, *whole])\n\n",
      "\n"),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)

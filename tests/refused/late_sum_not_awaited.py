@@ -8,5 +8,5 @@ PROVED_AT = dict(lanes=8, W=4, k=2, n_out=4)
 PLAYED_AT = dict(lanes=2, nodes=4, W=2, k=1, n_out=2)
 ABOUT = "outbox"
 PROVER = ("V205",)
-GRAPH = ("V205",)
+GRAPH = ("V201", "V205")
 VALUES = True

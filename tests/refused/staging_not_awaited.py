@@ -1,7 +1,7 @@
 """A sum reads the staging before the other lanes have pushed."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("            for i in s.others(\"i\"): s.wait(staged[U].by(n, i))\n",
+    ("                for i in s.others(\"i\"): s.wait(staged[U].by(n, i))\n",
      ""),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)

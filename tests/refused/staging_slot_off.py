@@ -7,6 +7,6 @@ REPLACE = (
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=3, W=2, k=1, n_stg=2)
 ABOUT = "freed"
-PROVER = ("V203",)
-GRAPH = ("V203",)
-VALUES = False
+PROVER = ("V201", "V203")
+GRAPH = ("V201", "V203")
+VALUES = True

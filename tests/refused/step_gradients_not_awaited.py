@@ -2,7 +2,7 @@
 SCHEDULE = "backward"
 STEP = dict(mode="slot_reuse", place="ahead")
 REPLACE = (
-    ('with s.stream("rs_read"): s.wait(filled)',
+    ("with s.stream(stream): s.wait(filled)",
      "pass"),
 )
 PROVED_AT = dict(lanes=2, W=2, k=1)

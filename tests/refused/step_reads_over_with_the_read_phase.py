@@ -3,7 +3,7 @@ SCHEDULE = "backward"
 STEP = dict(mode="slot_reuse", place="ahead")
 REPLACE = (
     ("freed=consumed)\n    if ahead",
-     'freed=consumed)\n    with s.stream("rs_read"): s.signal(consumed)\n    if ahead'),
+     'freed=consumed)\n    with s.stream("rs_sum"): s.signal(consumed)\n    if ahead'),
     ("s.issue(s.reduce.network, freed=consumed)",
      "s.issue(s.reduce.network, freed=late)"),
     ('filled, consumed = s.flag("filled"), s.flag("consumed")',

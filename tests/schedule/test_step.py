@@ -14,8 +14,8 @@ def step(*, source: str = "", single_node: bool = False, slot_reuse: bool = True
 
 
 def order_of(program: Program) -> str:
-    """One letter an op: g of the all-gather, r and n of the reduce-scatter's reads and network streams, s of the step itself."""
-    letters = {"ag": "g", "rs_read": "r", "rs_net": "n"}
+    """One letter an op: g of the all-gather, r and n of the reduce-scatter's reading and network streams, s of the step itself."""
+    letters = {"ag": "g", "rs_push": "r", "rs_sum": "r", "rs_net": "n"}
     return "".join("s" if x.op.spot.file == STEP_FILE else letters.get(x.op.stream, letters.get(x.op.stream[:2])) for x in statements(program))
 
 
@@ -43,17 +43,24 @@ def test_each_part_keeps_its_ops_and_their_order():
 
 def test_gradients_that_lie_in_the_landing_are_read_there_and_freed_by_a_flag():
     reused, in_place = step(), step(slot_reuse=False)
-    reads = [c for x in statements(reused) if x.op.stream == "rs_read" for c in x.op.reads if c.buffer == "ag_land"]
-    assert reads and all(c.use == (0,) for c in reads)
+    reads = [(x.op.stream, c.use) for x in statements(reused) if x.op.stream.startswith("rs_") for c in x.op.reads if c.buffer == "ag_land"]
+    assert set(reads) == {("rs_push", (0,)), ("rs_sum", (0,))}
     assert "rs_grad" not in {b.name for b in reused.buffers} and "rs_grad" in {b.name for b in in_place.buffers}
     assert not [x for x in statements(reused) if x.op.kind is OpKind.FREE and x.op.writes[0].buffer == "ag_land"]
     (told,) = [x.op for x in statements(reused) for r in x.op.raises if r.promise.flag == "consumed"]
-    assert (told.kind, told.stream, "s.free(grad" in told.spot.text) == (OpKind.SIGNAL, "rs_read", True)
+    assert (told.kind, told.stream, "s.free(grad" in told.spot.text) == (OpKind.SIGNAL, "rs_sum", True)
 
 
 def test_a_step_that_is_played_reads_both_the_gradients_and_where_they_lie():
-    ops = [x.op for x in statements(step(is_played=True)) if any(c.buffer == "ag_land" for c in x.op.reads) and x.op.stream == "rs_read"]
+    ops = [x.op for x in statements(step(is_played=True)) if any(c.buffer == "ag_land" for c in x.op.reads) and x.op.stream in ("rs_push", "rs_sum")]
     assert ops and {tuple(c.buffer for c in op.reads) for op in ops} == {("rs_grad", "ag_land"), ("rs_stage", "rs_grad", "ag_land")}
+
+
+def test_all_streams_that_read_gradients_wait_for_them():
+    waits = [x.op.stream for x in statements(step()) if x.op.spot.file == STEP_FILE and x.op.waits and x.op.waits[0].flag == "filled"]
+    assert waits == ["rs_push", "rs_sum"]
+    assert Part(specialise(traced("tide_rs", 1, W=1, k=1), False), "").readers == ("sum",)      # with one lane nothing is pushed
+    assert Part(specialise(traced("tide_rs", 2, W=2, k=1, n_out=1), False), "").readers == ("push", "sum")
 
 
 def test_a_part_without_a_network_phase_is_read_whole():

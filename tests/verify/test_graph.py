@@ -187,13 +187,12 @@ def test_shipped_schedules_are_clean(seed: int, draws) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "lanes", "knobs", "redundant"), [
-    ("tide_ag", 2, dict(), ()), ("tide_ag", 2, dict(cast=True, multicast=True), ()), ("tide_rs", 2, dict(W=2, k=1), ("freed",)),
-    ("tide_rs", 2, dict(W=2, k=1, n_out=2, n_part=2), ("freed", "freed", "freed", "freed")),
+@pytest.mark.parametrize(("name", "lanes", "knobs"), [
+    ("tide_ag", 2, dict()), ("tide_ag", 2, dict(cast=True, multicast=True)), ("tide_rs", 2, dict(W=2, k=1)), ("tide_rs", 2, dict(W=2, k=1, n_out=2, n_part=2)),
 ], ids=["ag", "ag cast", "rs", "rs partial"])
-def test_every_dropped_wait_shows_but_the_ones_that_are_implied(name: str, lanes: int, knobs: dict, redundant: tuple[str, ...]) -> None:
+def test_every_dropped_wait_shows(name: str, lanes: int, knobs: dict) -> None:
     p = traced(name, lanes, **knobs)
     unseen = [
         s.op.waits[0].flag for s in statements(p) if s.op.waits and all(check(p, nodes, drop=s.op.id).is_clean for nodes in (1, 2, 3, 4, 5, 7))
     ]
-    assert tuple(unseen) == redundant
+    assert not unseen

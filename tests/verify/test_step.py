@@ -12,7 +12,7 @@ from tidec.schedule.program import OpKind, Program, statements
 from tidec.verify.graph import check
 from tidec.verify.obligation import Verdict
 from tidec.verify.solver import Answers
-from tidec.verify.step import Place, Step, place_of, prove_step, step_of
+from tidec.verify.step import DEPTH, Place, Step, place_of, prove_step, step_of
 
 ANSWERS = Answers()
 IN_PLACE, SLOT_REUSE = Mode
@@ -54,7 +54,7 @@ def test_an_all_gather_ahead_of_reads_that_a_partial_outbox_puts_off_waits_for_w
     assert (claim.verdict, claim.code, claim.scope) == (Verdict.REFUTED, "V204", "every M >= 2")
     assert claim.example["M"] == 2 and claim.example["e"] == 0
     assert [s.file for s in claim.spots] == ["schedules/tide_rs.py", STEP_FILE]
-    assert "s.free(grad" in claim.spots[0].text and "the prefetch gate" in claim.spots[1].text
+    assert "s.free(grad" in claim.spots[0].text and "if not full" in claim.spots[0].via[-1].text and "the prefetch gate" in claim.spots[1].text
 
 
 def test_a_mode_says_where_its_all_gather_goes():
@@ -78,7 +78,7 @@ def own(program: Program) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(("place", "n_out"), [(AHEAD, "full"), pytest.param(BEHIND, 1, marks=pytest.mark.slow)])
 def test_no_wait_of_a_step_can_be_left_out(place, n_out):
     one = step(2, SLOT_REUSE, place, n_out)
-    assert len(own(one.alone)) == len(own(one.several)) == 2
+    assert len(own(one.alone)) == len(own(one.several)) == 3
     for path in own(one.alone):
         without = replace(one, alone=with_items(one.alone, path, ()))
         assert prove_step(without, nodes=1, first_only=True, answers=ANSWERS).verdict is Verdict.REFUTED
@@ -87,6 +87,14 @@ def test_no_wait_of_a_step_can_be_left_out(place, n_out):
         without = replace(one, several=with_items(one.several, path, ()))
         assert prove_step(without, first_only=True, answers=ANSWERS).verdict is Verdict.REFUTED
         assert check(without.several, 3).codes
+
+
+def test_a_path_that_is_longer_than_the_search_is_no_race(monkeypatch):
+    """From a push to the copies behind the fence of the node there are four waits; the search that follows three finds none, and the explicit graph shows no race."""
+    assert DEPTH == 4
+    monkeypatch.setattr("tidec.verify.step.DEPTH", 3)
+    report = prove_step(step(2, SLOT_REUSE, AHEAD, "full"), nodes=1, first_only=True, answers=ANSWERS)
+    assert report.verdict is Verdict.UNKNOWN and report.claims[-1].diagnostic.code == "V901"
 
 
 def test_of_two_ops_of_one_collective_nothing_is_asked_again():

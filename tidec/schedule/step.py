@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tidec.index import symbol
 from tidec.schedule.branch import specialise
-from tidec.schedule.program import Cell, Coord, Event, Item, Kind, Op, OpKind, Program, Promise, Raise, Stream, statements
+from tidec.schedule.program import Cell, Coord, Event, Item, Kind, Op, OpKind, Program, Promise, Raise, Stream
 from tidec.schedule.references import BufferName, CellRef, FlagName, ScheduleError
 from tidec.schedule.tracer import Schedule
 
@@ -44,7 +44,7 @@ def each_op(items: tuple[Item, ...], change: Callable[[Op], Op]) -> tuple[Item, 
 class Part:
     """A collective of a step, of one branch of M.
 
-    walk: all of it. reads, network: its two phases, before and from the first op of another stream than the one that frees the input on.
+    walk: all of it. reads, network: its two phases, before and from the first op of another stream than the readers on.
     """
 
     program: Program
@@ -64,13 +64,15 @@ class Part:
     def network(self) -> tuple[Item, ...]:
         return self.program.body[self._split() :]
 
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The streams that read the inputs or free them, in the order of the text."""
+        inputs = {b.name for b in self.program.buffers if b.kind is Kind.INPUT}
+        return tuple(dict.fromkeys(op.stream for op in _ops(self.program.body) if any(c.buffer in inputs for c in (*op.reads, *op.writes))))
+
     def _split(self) -> int:
-        frees = {s.op.stream for s in statements(self.program) if s.op.kind is OpKind.FREE}
-        for i, item in enumerate(self.program.body):
-            ops = [item] if isinstance(item, Op) else [s.op for s in statements(replace(self.program, body=(item,)))]
-            if not {op.stream for op in ops} <= frees:
-                return i
-        return len(self.program.body)
+        readers = set(self.readers)
+        return next((i for i, item in enumerate(self.program.body) if not {op.stream for op in _ops((item,))} <= readers), len(self.program.body))
 
     def buffer(self, name: str, *, source: Callable[..., tuple[Coord, Coord]]) -> BufferName:
         """A buffer of the part, which the step uses too: a use of it also says which content is meant, 1 where the part itself uses it.
