@@ -55,20 +55,22 @@ def test_a_reduce_scatter_of_one_node_worked_by_hand():
     # Two lanes. p0 is 5x4: R = 3, 12 elements a rank; p1 is 3: R = 2. E = 14, E_sub = 8, a row block 16 values of 2 bytes.
     # Lane 0 owns rows 0..2 of p0 and 0..1 of p1, all real; lane 1 rows 3..4 of p0 (elements 12..19) and row 2 of p1.
     assert list(listing.lines(planned("1x2", REDUCE), 1)) == """\
-read wait freed by 0.0 >= 0
-read copy grad0@0.1+0 -> arena@0.0+32 24x1
-read copy grad1@0.1+0 -> arena@0.0+56 4x1
-read join
-read signal staged for 0.0 = 1
-read wait staged by 0.0 >= 1
-read sum out@0.1+0 seed=1
-read sum + arena@0.1+0 -> out@0.1+0 16x1
-read sum + arena@0.1+24 -> out@0.1+48 2x1
-read sum + grad0@0.1+24 -> out@0.1+0 16x1
-read sum + grad1@0.1+4 -> out@0.1+48 2x1
-read signal freed for 0.0 = 1
-read free grad0@0.1+0 40x1
-read free grad1@0.1+0 6x1""".splitlines()
+push wait freed by 0.0 >= 0
+push copy grad0@0.1+0 -> arena@0.0+32 24x1
+push copy grad1@0.1+0 -> arena@0.0+56 4x1
+push join
+push signal staged for 0.0 = 1
+sum wait staged by 0.0 >= 1
+sum sum out@0.1+0 seed=1
+sum sum + arena@0.1+0 -> out@0.1+0 16x1
+sum sum + arena@0.1+24 -> out@0.1+48 2x1
+sum sum + grad0@0.1+24 -> out@0.1+0 16x1
+sum sum + grad1@0.1+4 -> out@0.1+48 2x1
+sum signal freed for 0.0 = 1
+push signal pushed for 0.1 = 1
+sum wait pushed by 0.1 >= 1
+sum free grad0@0.1+0 40x1
+sum free grad1@0.1+0 6x1""".splitlines()
 
 
 @pytest.mark.parametrize("topo", ["1x2", "2x1", "2x2", "3x2"])

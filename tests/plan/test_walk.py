@@ -87,4 +87,4 @@ def test_the_host_issues_one_walk_over_all_streams():
     # Five nodes and an outbox of two blocks: level 1 sums the third and fourth block inside the rounds of the network phase.
     steps = list(planned("5x2", SHAPES, REDUCE, "n_out=2").steps(0))
     net = [i for i, s in enumerate(steps) if s.stream == "net"]
-    assert [s.kind for s in steps[net[0] : net[-1]] if s.stream == "read"].count(OpKind.SUM) == 2
+    assert [s.kind for s in steps[net[0] : net[-1]] if s.stream == "sum"].count(OpKind.SUM) == 2
