@@ -159,11 +159,11 @@ def test_the_echo_equals_the_plans_on_every_rank(lanes):
 MUTATIONS = (
     (REDUCE, "wrap(n + c, M)", "back(n - c, M)", "net wait"),                      # another peer
     (REDUCE, "(j + c) % 2", "(j + c + 1) % 2", "net put"),                         # another sub-slice of the inbox
-    (REDUCE, "const int64_t bank = e % 2;", "const int64_t bank = 0;", "read sum"),
+    (REDUCE, "const int64_t bank = e % 2;", "const int64_t bank = 0;", "sum sum"),
     (REDUCE, "kOthers", "kAll", ""),                                               # the own staged block is summed too
     (REDUCE, "w == 0);", "true);", "net land"),                                    # the second wave starts from zero again
     (REDUCE, "ops.zero(kNet, kInbox(gen, (j + d) % 2)", "ops.zero(kNet, kInbox(gen, d)", "net zero"),
-    (REDUCE, "ops.join(kRead);", "", "read join"),
+    (REDUCE, "ops.join(kPush);", "", "push join"),
     (GATHER, "kHave(h).by(peer_1, j), e * h + k + 1", "kHave(h).by(peer_1, j), e * h + k", "rail wait"),
     (GATHER, "kStage(h + k).at(peer, j)", "kStage(h + k).at(n, j)", "rail put"),
     (GATHER, "h *= 2", "++h", ""),

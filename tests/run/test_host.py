@@ -151,7 +151,7 @@ _LIBRARIES: dict[str, Path] = {}
 
 def _silent(tmp_path_factory) -> Path:
     if "silent" not in _LIBRARIES:
-        _LIBRARIES["silent"] = broken(tmp_path_factory.mktemp("silent"), without("ops.signal(kRead, kOwned()"))
+        _LIBRARIES["silent"] = broken(tmp_path_factory.mktemp("silent"), without("ops.signal(kSum, kOwned()"))
     return _LIBRARIES["silent"]
 
 
