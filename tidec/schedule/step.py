@@ -44,7 +44,7 @@ def each_op(items: tuple[Item, ...], change: Callable[[Op], Op]) -> tuple[Item, 
 class Part:
     """A collective of a step, of one branch of M.
 
-    walk: all of it. reads, network: its two phases, before and from the first op of another stream than the readers on.
+    walk: all of it. reads, network: its two phases, before the first op of a stream that reads no input, and from there on.
     """
 
     program: Program

@@ -20,7 +20,7 @@ from tidec.verify.prove import ANY, AnyNodes, NoStore, Report, Store, prove_bran
 from tidec.verify.solver import Answers
 
 SCHEMA = "tidec.step/1"
-DEPTH = 4        # waits on a path: pushes, read, gate, room, and the fence of the node behind the copies
+DEPTH = 4        # waits on a path: pushed, the gate, room, and the fence of the node behind the copies
 
 
 class Place(Enum):
