@@ -25,6 +25,9 @@ class Runner {
     next().finish();
   }
 
+  // A part of a walk passes over what the others issue.
+  bool skips(const Stream& s) const { return names_ == nullptr && part_ != Part::kPrepare && !takes(s); }
+
   void wait(const Stream& s, const Level& x, int line) {
     if (names_ != nullptr) names_->levels.push_back({x, true, 0});
     if (!takes(s)) return;

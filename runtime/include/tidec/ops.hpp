@@ -36,7 +36,7 @@ class Ops {
   // The shards of `rows` stage slots, from src on, to those of as many nodes, from dst on: one strided descriptor a parameter.
   template <int kA, int kB>
   void copy_run(const Stream& s, const Cell<Block::kShard, kA>& src, const Cell<Block::kPlaced, kB>& dst, int64_t rows) {
-    if (rows < 1) return;
+    if (rows < 1 || is_skipped(runner_, s, 0)) return;
     const int64_t ranks = layout_.nodes * layout_.lanes;
     const int64_t rank = dst.key[1] * layout_.lanes + dst.key[2];
     for (const Param& p : layout_.params) {
@@ -143,6 +143,16 @@ class Ops {
 
  private:
   static constexpr int64_t kFp32Bytes = 4;
+
+  // Whether a Runner says that it takes nothing of this stream now: then its descriptors need not be worked out.
+  template <class Asked>
+  static auto is_skipped(const Asked& runner, const Stream& s, int) -> decltype(runner.skips(s)) {
+    return runner.skips(s);
+  }
+  template <class Asked>
+  static bool is_skipped(const Asked&, const Stream&, long) {
+    return false;
+  }
 
   static Level level(const Signal& signal, int64_t value) { return {signal.counter, signal.rank, value}; }
 

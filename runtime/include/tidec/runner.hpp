@@ -26,6 +26,7 @@
 //   void begin_set(const Stream&), end_set(const Stream&), join(const Stream&)
 //   void read(const Stream&, const Extent&)                 the caller's kernels read it between calls
 //   void free(const Stream&, const Extent&)                 the caller may free or overwrite its input
+//   bool skips(const Stream&) const                         may be missing: whether all ops of this stream are nothing to it for now
 //
 // A target's header gives its Runner the name tidec::Target.
 #pragma once
