@@ -174,7 +174,7 @@ def test_two_ranks_gather_and_sum_what_one_can_check_by_hand(library, rt_kept):
         assert ranks.all("reduce", lambda r: (0, [fp32(1, 2) if r == 0 else fp32(10, 20)], fp32(7), 0.5, False)) == [fp32(5.5), fp32(11)]
         assert ranks.all("reduce", lambda r: (1, [fp32(1, 2) if r == 0 else fp32(10, 20)], fp32(7), 2.0, True)) == [fp32(29), fp32(51)]
         # A value is pushed to the other lane, which tells that it is there, and that its stage is free again; two values are summed.
-        assert ranks.all("counts", lambda r: (1,)) == [[2, 2, 1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 8, 0]] * 2
+        assert ranks.all("counts", lambda r: (1,)) == [[3, 3, 1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 8, 0]] * 2
         assert ranks.all("close") == [[0, 0]] * 2
 
 
