@@ -27,6 +27,7 @@ from tidec.plan.stored import plan_from_json
 from tidec.run.beside import Here, beside
 from tidec.run.collective import Node
 from tidec.run.library import load_rt
+from tidec.run.loan import swap_by_torch
 from tidec.run.team import Libraries
 from tidec.run.timing import Gate, Took, Wall, rounds
 from tidec.run.worker import go_with_parent
@@ -113,7 +114,7 @@ def _open(told: dict) -> Libraries:
         library = rt.Library(told["library"])
     except RuntimeError as problem:
         raise TidecError(Diagnostic("E002", f"{Path(told['library']).name} cannot be loaded", reason=str(problem), help="build it on this machine: tidec compile --force --target ...")) from problem
-    return Libraries(rt, library, {library.program(i).plan_digest: i for i in range(library.num_programs)})
+    return Libraries(rt, library, {library.program(i).plan_digest: i for i in range(library.num_programs)}, {}, swap_by_torch)
 
 
 def _node(opened: Libraries, plan: Plan, ctas: int, here: Here) -> Node:
