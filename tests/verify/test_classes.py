@@ -1,6 +1,6 @@
 """Every class of the reduce-scatter at eight lanes, for every M that does not collide: all widths, rounds, passes and outboxes.
 
-A seeded tenth runs by default, `pytest -m sweep -n 2` decides the others, 480 classes together.
+A seeded tenth runs by default, `pytest -m slow` decides the others, 480 classes together.
 """
 import random
 
@@ -59,7 +59,7 @@ def test_blocks_in_chunks_and_stripes_are_proved(width, k, n_part, n_out, chunks
     assert report.counts()["proved"] > 300
 
 
-@pytest.mark.parametrize(("width", "k", "n_part"), [pytest.param(*f, marks=() if f in TENTH else pytest.mark.sweep) for f in FAMILIES])
+@pytest.mark.parametrize(("width", "k", "n_part"), [pytest.param(*f, marks=() if f in TENTH else pytest.mark.slow) for f in FAMILIES])
 def test_every_claim_of_a_class_is_proved(width, k, n_part, record_property):
     for n_out in outboxes(width, k):
         report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True, store=KEPT, answers=ANSWERS)
