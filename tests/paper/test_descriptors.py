@@ -19,7 +19,7 @@ def pushes(rows: int):
     """(pushes of rank 0 in a call, their descriptors, the rows of those) for 30 parameters of so many rows."""
     group = Group("g", 1, tuple(Parameter(f"p{i}", (rows, 16), Dtype.BF16) for i in range(P)))
     plan = lower(Ask(Topology(M, L), group, Lowering.P2P, default_knobs(L)), Collective.REDUCE_SCATTER)
-    steps = [s for s in plan.steps(0) if s.kind is OpKind.COPY and s.stream == "read"]
+    steps = [s for s in plan.steps(0) if s.kind is OpKind.COPY and s.stream == "push"]
     assert sum(len(s.moves) for s in steps) == cost(plan).descriptors
     return len(steps), sum(len(s.moves) for s in steps), sum(m.rows for s in steps for m in s.moves)
 
