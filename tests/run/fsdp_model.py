@@ -120,6 +120,11 @@ class Trace:
         value = value.to_local() if hasattr(value, "to_local") else value
         self.seen.append(hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()).hexdigest()[:16])
 
+    def see_sum(self, value: torch.Tensor) -> None:
+        """A sum over ranks. NOTE: of one that is zero the sign does not count, -0 where every rank has -0: a plan's sums begin from +0."""
+        value = value.detach()
+        self.see((value.to_local() if hasattr(value, "to_local") else value) + 0.0)
+
     def see_model(self, model: nn.Module) -> None:
         for p in model.parameters():
             self.see(p)

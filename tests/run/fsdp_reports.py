@@ -180,7 +180,7 @@ def divided(trace: Trace, install: Callable) -> None:
             module.set_force_sum_reduction_for_comms(model not in INSTALLED)
         model(batch(0, model.width)).float().square().mean().backward()
         for p in model.parameters():
-            trace.see(p.grad)
+            trace.see_sum(p.grad)
             p.grad = None
 
 

@@ -43,7 +43,7 @@ def hybrid_accumulating(trace: Trace, install: Callable) -> None:
             model(batch(10 * step + micro, model.width)).float().square().mean().backward()
         for p in model.parameters():
             if p.grad is not None:
-                trace.see(p.grad)
+                trace.see_sum(p.grad)
         optimizer.step()
         optimizer.zero_grad()
     trace.see_model(model)
@@ -72,7 +72,7 @@ def hybrid_sometimes(trace: Trace, install: Callable) -> None:
             model.set_requires_all_reduce(micro == 2 or step == 0)
             model(batch(10 * step + micro, 6)).float().square().mean().backward()
         for p in model.parameters():
-            trace.see(p.grad)
+            trace.see_sum(p.grad)
             p.grad = None
 
 
@@ -186,7 +186,7 @@ def compiled(backend: str) -> Case:
             fully_shard(block, mesh=mesh, mp_policy=MIXED)
         fully_shard(model, mesh=mesh, mp_policy=MIXED)
         for p in model.parameters():
-            p.register_post_accumulate_grad_hook(lambda p: trace.see(p.grad))
+            p.register_post_accumulate_grad_hook(lambda p: trace.see_sum(p.grad))
         install(model)
         with torch.no_grad():
             trace.see(model(batch(0, 8)))
@@ -234,7 +234,7 @@ def summed_by_the_plan(trace: Trace, install: Callable) -> None:
         for micro in range(3):
             model(batch(10 * step + micro, model.width)).float().square().mean().backward()
         for p in model.parameters():
-            trace.see(p.grad)
+            trace.see_sum(p.grad)
         optimizer.step()
         optimizer.zero_grad(set_to_none=step == 0)
     trace.see_model(model)

@@ -32,7 +32,7 @@ def accumulating(model, trace):
             loss.backward()
         for p in model.parameters():
             if p.grad is not None:
-                trace.see(p.grad)
+                trace.see_sum(p.grad)
         optimizer.step()
         optimizer.zero_grad()
         model.set_requires_gradient_sync(True)

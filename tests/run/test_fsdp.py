@@ -145,6 +145,13 @@ def test_other_numbers_of_ranks_have_stocks_bits(job, world):
 
 
 @pytest.mark.slow
+def test_wide_blocks_of_two_ranks_have_stocks_gradients(job):
+    """Of 64 x 128 rounded gradients some are -0 on both ranks."""
+    found = job("fsdp_worker.py", "accumulating", world=2, environment={"WORKER_WIDTH": "64"}).results
+    check_case("accumulating", found["accumulating"], CASES["accumulating"])
+
+
+@pytest.mark.slow
 def test_three_ranks_differ_from_stock_by_the_rounding_of_a_third(job):
     """Stock divides the sum by 3, tidec multiplies it with fp32(1/3): 1 unit in the last place of a gradient. Tolerance: 2 units, relative to the gradient."""
     (ranks,) = job("fsdp_wide.py", "thirds", world=3).results.values()
