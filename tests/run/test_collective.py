@@ -44,14 +44,14 @@ class Behind:
         yield
         self.current = before
 
-    def stream(self):
-        return self.current
+    def stream(self, of=None):
+        return of or self.current
 
-    def mark(self):
-        return dict(self.clocks.get(self.current, {}))
+    def mark(self, stream=None):
+        return dict(self.clocks.get(stream or self.current, {}))
 
-    def wait(self, mark):
-        clock = self.clocks.setdefault(self.current, {})
+    def wait(self, mark, stream=None):
+        clock = self.clocks.setdefault(stream or self.current, {})
         for stream, count in (mark or {}).items():
             clock[stream] = max(clock.get(stream, 0), count)
 
@@ -98,10 +98,11 @@ class Packed:
     """Stands for a shard: packing is asked of the current stream."""
 
     device: Behind
-    calls = 0
+    calls = made = 0
 
     def __init__(self, *_: object, **__: object):
         self.address = 64
+        type(self).made += 1
 
     def pack(self, shards):
         type(self).device.ask(f"pack {type(self).calls}", type(self).device.current)
@@ -113,6 +114,7 @@ def ring(monkeypatch) -> tuple[Behind, Ring, Account]:
     device, plan = Behind(), plan_of(Collective.ALL_GATHER)
     monkeypatch.setattr(Packed, "device", device, raising=False)
     monkeypatch.setattr(Packed, "calls", 0)
+    monkeypatch.setattr(Packed, "made", 0)
     monkeypatch.setattr(collective, "Shard", Packed)
     return device, Ring(plan, Node(device, plan), rank=0, place=Place(device)), Account()
 
@@ -121,17 +123,37 @@ def gather(ring: Ring, account: Account) -> int:
     return ring.gather([], account, packing=PACKING, moving=MOVING)[0]
 
 
+def use(ring: Ring, device: Behind, call: int) -> None:
+    ring.acquire(call)
+    device.ask(f"read {call}", COMPUTE)
+    ring.let_go(call)
+
+
 def test_a_shard_is_packed_before_it_is_moved_and_moved_before_it_is_packed_again(ring):
+    """Each call is begun while the one before it is in use, as FSDP2 does with equal blocks: two shards, in turn."""
+    device, ring, account = ring
+    gather(ring, account)
+    for call in range(5):
+        ring.acquire(call)
+        gather(ring, account)
+        use(ring, device, call)
+    assert Packed.made == 2
+    for call in range(5):
+        assert device.is_before(f"pack {call}", f"gather {call}") and device.is_before(f"read {call}", f"release {call}")
+        assert call < 2 or device.is_before(f"acquire {call - 2}", f"pack {call}")
+    assert not device.is_before("acquire 3", "pack 4"), "a call may begin before the one before it is through"
+    assert account.calls == 5 and account.done == account.planned
+
+
+def test_calls_of_which_none_is_begun_before_the_last_one_is_over_have_one_shard(ring):
+    """A group that is alone on its plan, as the root is."""
     device, ring, account = ring
     for call in range(5):
         gather(ring, account)
-        ring.acquire(call)
-        device.ask(f"read {call}", COMPUTE)
-        ring.let_go(call)
-        assert device.is_before(f"pack {call}", f"gather {call}") and device.is_before(f"read {call}", f"release {call}")
-        assert call < 2 or device.is_before(f"acquire {call - 2}", f"pack {call}")
-    assert not device.is_before("acquire 3", "pack 4"), "two shards let a call begin before the one before it is through"
-    assert account.calls == 5 and account.done == account.planned
+        use(ring, device, call)
+        assert call < 1 or device.is_before(f"acquire {call - 1}", f"pack {call}")
+        assert device.is_before(f"pack {call}", f"gather {call}")
+    assert Packed.made == 1 and account.calls == 5 and account.done == account.planned
 
 
 def test_who_takes_a_landing_on_another_stream_waits_for_it(ring):

@@ -58,18 +58,17 @@ class Ring:
     def __init__(self, plan: Plan, node: Node, *, rank: int, place: Place = Place(), is_poisoned: bool = False):
         assert plan.collective is Collective.ALL_GATHER
         self.plan, self.node, self._place, self._is_poisoned, self._planned = plan, node, place, is_poisoned, Planned(plan, rank)
-        self.calls = 0
+        self.calls, self._name = 0, f"of plan {plan.digest[:12]}"
         # Calls that were gathered and are not released yet, in order: the landing once it is acquired, and whether it was let go.
         self._open: dict[int, bool] = {}
         self._accounts: dict[int, Account] = {}
         self._landings: dict[int, Landing] = {}
         self._made: dict[int, Landing] = {}
-        # When a call was acquired, until its shard is written again; and when one was let go that cannot be released yet.
+        # When a call was acquired, as long as it is the last one of its shard; and when one was let go that cannot be released yet.
         self._acquired: dict[int, torch.Event | None] = {}
         self._gone: dict[int, torch.Event | None] = {}
-        # A call may begin before the one before it has read its shard.
-        device = place.device.of
-        self._shards = (Shard(plan, arena=node.arena()[0], device=device), *(Shard(plan, device=device) for _ in range(BANKS - 1)))
+        # By their last calls. A group that no other shares the ring with is done with each call before the next one, and needs one.
+        self._shards = {-1: Shard(plan, arena=node.arena()[0], device=place.device.of)}
 
     @property
     def is_full(self) -> bool:
@@ -87,14 +86,17 @@ class Ring:
         """
         assert not self.is_full
         call, device = self.calls, self._place.device
-        shard = self._shards[call % BANKS]
+        last = min((c for c in self._shards if c not in self._open), default=None)
         with device.on(packing):
-            device.wait(self._acquired.pop(call - BANKS, None))
+            shard = Shard(self.plan, device=device.of) if last is None else self._shards.pop(last)
+            if last is not None:
+                device.wait(self._acquired.pop(last, None), packing)
             shard.pack(shards)
-            packed = device.mark()
-        with device.on(moving):
-            device.wait(packed)
-            self.node.gather(call, shard.address, device.stream())
+        packed = device.mark(packing)
+        if moving != packing:
+            device.wait(packed, moving)
+        self.node.gather(call, shard.address, device.stream(moving))
+        self._shards[call] = shard
         self.calls = call + 1
         self._open[call], self._accounts[call] = False, account
         return call, packed
@@ -107,7 +109,7 @@ class Ring:
         for earlier in list(self._open):
             if earlier <= call and earlier not in self._landings:
                 self._landings[earlier] = self._landing(self.node.acquire(earlier, device.stream()))
-                self._acquired[earlier] = _begun(self._place, f"all-gather {earlier} of plan {self.plan.digest[:12]}")
+                self._acquired[earlier] = _begun(self._place, f"all-gather {earlier} {self._name}")
         return self._landings[call]
 
     def let_go(self, call: int) -> None:
@@ -133,16 +135,18 @@ class Ring:
             self._made[address] = Landing(self.plan, address, device=self._place.device.of, swap=self._place.swap)
         return self._made[address]
 
+
 class Reducer:
     """The reduce-scatters of one plan. rank: of the plan, whose node this is."""
 
     def __init__(self, plan: Plan, node: Node, *, rank: int, place: Place = Place()):
         assert plan.collective is Collective.REDUCE_SCATTER
         self.plan, self.node, self._place, self.calls, self._planned = plan, node, place, 0, Planned(plan, rank)
+        self._name = f"of plan {plan.digest[:12]}"
         self._zeros = torch.empty(0, dtype=TORCH_DTYPES[plan.gradient_dtype], device=place.device.of)
 
-    def reduce(self, gradients: Mapping[int, int], out: torch.Tensor | int, alpha: float, account: Account, *, accumulate: bool = False) -> None:
-        """Sum gradients into this rank's packed fp32 row; what the current stream holds afterwards comes once it is there. The call is in the account.
+    def reduce(self, gradients: Mapping[int, int], out: torch.Tensor | int, alpha: float, account: Account, *, accumulate: bool = False) -> torch.Event | None:
+        """Sum gradients into this rank's packed fp32 row; what the current stream holds afterwards comes once it is there, as the mark that is returned. The call is in the account.
 
         gradients: addresses by parameter; a trainable one that is missing counts as zero.  out: E fp32 values, or their address.
         """
@@ -150,8 +154,9 @@ class Reducer:
         call = self.calls
         self.calls = call + 1
         self.node.reduce(call, addresses, out if isinstance(out, int) else out.data_ptr(), alpha, accumulate, self._place.device.stream())
-        _begun(self._place, f"reduce-scatter {call} of plan {self.plan.digest[:12]}")
+        summed = _begun(self._place, f"reduce-scatter {call} {self._name}")
         account.add(counted(self.node.counts(call)), self._planned.of(call))
+        return summed
 
     def _zero_gradient(self) -> int:
         if not self._zeros.numel():

@@ -230,9 +230,10 @@ class Held:
             given.clear()
         kept = tuple(given.values()) if self.device.is_behind else ()
 
-        def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> None:
-            self._node(lambda: reducer.reduce(addresses, out, alpha, self.accounts[Collective.REDUCE_SCATTER], accumulate=accumulate))
+        def run(out: torch.Tensor | int, alpha: float, accumulate: bool) -> torch.Event | None:
+            summed = self._node(lambda: reducer.reduce(addresses, out, alpha, self.accounts[Collective.REDUCE_SCATTER], accumulate=accumulate))
             self._finish_reduce(number)
+            return summed
 
         return reduced(reducer.plan, run, bound, params, [p.free_unsharded_param.index for p in params], device=self.device, kept=kept)
 

@@ -21,8 +21,8 @@ from tidec.plan.ir import Plan
 from tidec.run.device import Device
 
 Returned = tuple
-# out, alpha, accumulate.
-Run = Callable[["torch.Tensor | int", float, bool], None]
+# out, alpha, accumulate; gives the mark behind which the sums are there.
+Run = Callable[["torch.Tensor | int", float, bool], "torch.Event | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ def reduced(
     rows = plan.layout.params
     # With nothing to keep, what FSDP2 waits for before it goes on is over by now.
     begun = device.mark()
+    device.wait(begun, bound.stream)
+    is_reduced_on = bound.all_reduce_group is not None or bound.all_reduce_hook is not None
+    stream, all_reduced = bound.all_reduce_stream if is_reduced_on else bound.stream, None
     with device.on(bound.stream):
-        device.wait(begun)
         before = _accumulated(plan, bound, params, indices)
         if before is not None:
-            run(before, scale.alpha, True)
-            for p in params:
-                _run_hooks(p)
-            return _returned(bound, device.mark() if kept else begun, device.mark(), kept)
+            summed = run(before, scale.alpha, True)
+            has_run = [_run_hooks(p) for p in params]
+            return _returned(bound, summed if kept else begun, device.mark() if any(has_run) else summed, kept)
         out = torch.empty(plan.layout.packed_elems, dtype=torch.float32, device=bound.device)
-        run(out, scale.alpha, False)
-        summed = device.mark()
+        summed = run(out, scale.alpha, False)
         starts = [rows[i].packed_start for i in indices]
         if len(indices) < sum(r.is_trainable for r in rows):
             # As stock packs it, without those that have no gradient: a partial sum may go on to a stock call or come from one, and replicas add up rows of one size.
@@ -107,15 +107,12 @@ def reduced(
                 return _returned(bound, read, device.mark(), kept, partial=bound.partial_output if bound.partial_output is not None else out)
             if bound.partial_output is not None:
                 out += bound.partial_output
-        ready = device.mark()
-    is_reduced_on = bound.all_reduce_group is not None or bound.all_reduce_hook is not None
-    stream = bound.all_reduce_stream if is_reduced_on else bound.stream
-    with device.on(stream):
         if is_reduced_on:
-            device.wait(ready)
+            device.wait(device.mark(), stream)
+    with device.on(stream):
         if bound.all_reduce_group is not None:
             dist.all_reduce(out, group=bound.all_reduce_group, op=scale.all_reduce_op)
-        all_reduced = device.mark()
+            all_reduced = device.mark()
         if bound.all_reduce_hook is not None:
             bound.all_reduce_hook(out)
         if scale.divide_by != 1:
@@ -159,9 +156,12 @@ def _accumulated(plan: Plan, bound: Bound, params: Sequence[FSDPParam], indices:
     return start
 
 
-def _run_hooks(p: FSDPParam) -> None:
-    for hook in (getattr(p.sharded_param, "_post_accumulate_grad_hooks", None) or {}).values():
+def _run_hooks(p: FSDPParam) -> bool:
+    """Returns whether there was any."""
+    hooks = getattr(p.sharded_param, "_post_accumulate_grad_hooks", None) or {}
+    for hook in hooks.values():
         hook(p.sharded_param)
+    return bool(hooks)
 
 
 def _returned(
