@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidec.build.library import build_library
+from tidec.build.toolchain import find_compiler, run_tool
 from tidec.emit.render import render
 from tidec.errors import Exit, TidecError
 from tidec.inputs.ask import Ask, Collective
@@ -91,7 +92,28 @@ def test_workers_load_nothing_but_ctypes():
     assert "ctypes" in shown and not {"torch", "pybind11", "numpy", "tidec"} & {m.split(".")[0] for m in shown}
 
 
+def test_a_library_that_prints_changes_nothing(hosted, tmp_path, monkeypatch):
+    """As NCCL_DEBUG has NCCL do. It is more than a pipe holds."""
+    source, library = tmp_path / "loud.c", tmp_path / "loud.so"
+    source.write_text('#include <stdio.h>\n__attribute__((constructor)) static void loud(void) { for (int i = 0; i < 9999; ++i) puts("a version, say"); }\n')
+    run_tool((*find_compiler().command, "-x", "c", "-shared", "-fPIC", str(source), "-o", str(library)), deadline_s=60)
+    job = job_of(PLANS[3], hosted, deadline_s=20)
+    quiet = run_host(job)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    loud = run_host(job)
+    assert loud.digests == quiet.digests and len(loud.seconds) == 1
+
+
 # ---- what stops
+
+
+def test_a_process_that_says_nothing_is_told_with_what_it_printed(hosted, tmp_path, monkeypatch):
+    """Its exit code is 0 all the same."""
+    silent = tmp_path / "silent.py"
+    silent.write_text("print('nothing to say')\n")
+    monkeypatch.setattr(worker, "__file__", str(silent))
+    with pytest.raises(TidecError, match="stops: nothing to say"):
+        run_host(job_of(PLANS[3], hosted))
 
 
 def without(old: str, new: str = "") -> str:

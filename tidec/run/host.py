@@ -1,7 +1,8 @@
 """A plan on the host target: one process a rank over shared memory, or all ranks in this process.
 
 N ranks, r rank, e call. The objects of shared memory have no name (memfd), so nothing is left of a job, whatever ends it. Inputs are written into
-them and outputs read from them here; workers (`worker.py`) map them and run the emitted program.
+them and outputs read from them here; workers (`worker.py`) map them and run the emitted program. What a worker has to say comes by a file of that kind too: its stdout is
+whoever's that prints.
 """
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -69,11 +72,29 @@ class HostRun:
     seconds: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """A process. answer: the file in which it says what came of its ranks.  printed: what it, or a library in it, has printed."""
+
+    process: subprocess.Popen
+    answer: int
+    printed: IO[bytes]
+
+    def said(self) -> tuple[list[int], list[int], str]:
+        """Digests, times and reason, once it has ended; what it printed is the reason where it said nothing."""
+        try:
+            said = json.loads(os.pread(self.answer, os.fstat(self.answer).st_size, 0))
+            return said["digests"], said["nanoseconds"], said["why"]
+        except ValueError:
+            self.printed.seek(0)
+            return [], [], self.printed.read().decode(errors="replace").strip()
+
+
 class Running:
     """A job whose processes run. processes: one a rank."""
 
-    def __init__(self, job: HostJob, objects: Objects, processes: Sequence[subprocess.Popen]):
-        self.processes, self._job, self._objects = tuple(processes), job, objects
+    def __init__(self, job: HostJob, objects: Objects, workers: Sequence[_Worker]):
+        self.processes, self._workers, self._job, self._objects = tuple(w.process for w in workers), workers, job, objects
 
     def silence(self) -> float:
         """Seconds for which the most silent rank has neither moved nor looked; 0 before all have come."""
@@ -96,8 +117,10 @@ class Running:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-        said = [_said(*process.communicate()) for process in self.processes]
-        if any(code for code in ends.values()) or len(ends) < len(self.processes):
+        for process in self.processes:
+            process.wait()
+        said = [w.said() for w in self._workers]
+        if any(code for code in ends.values()) or len(ends) < len(self.processes) or not all(digests for digests, _, _ in said):
             raise stops(job, [ends.get(r) for r in range(len(self.processes))], [why for _, _, why in said])
         return self._objects.collect([digests for digests, _, _ in said], [nanoseconds for _, nanoseconds, _ in said])
 
@@ -120,20 +143,22 @@ def started(job: HostJob) -> Iterator[Running]:
     """A job with one process a rank, for this `with` block: none of them lives longer."""
     with ExitStack() as stack:
         objects = Objects(job, stack)
-        processes: list[subprocess.Popen] = []
+        workers: list[_Worker] = []
         try:
             for ranks in [range(job.plan.ranks)] if job.is_one_process else [range(r, r + 1) for r in range(job.plan.ranks)]:
-                told = json.dumps(objects.told(ranks))
-                processes.append(subprocess.Popen((sys.executable, "-I", "-S", worker.__file__, told), pass_fds=objects.files, stdin=subprocess.DEVNULL,
-                                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"))
-            yield Running(job, objects, processes)
+                answer = os.memfd_create("tidec-answer", os.MFD_CLOEXEC)
+                stack.callback(os.close, answer)
+                printed = stack.enter_context(tempfile.TemporaryFile())
+                told = json.dumps({**objects.told(ranks), "answer": answer})
+                process = subprocess.Popen((sys.executable, "-I", "-S", worker.__file__, told), pass_fds=(*objects.files, answer), stdin=subprocess.DEVNULL, stdout=printed,
+                                           stderr=subprocess.STDOUT)
+                workers.append(_Worker(process, answer, printed))
+            yield Running(job, objects, workers)
         finally:
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.wait()
-                process.stdout.close()
-                process.stderr.close()
+            for w in workers:
+                w.process.kill()
+            for w in workers:
+                w.process.wait()
 
 
 @dataclass(slots=True)
@@ -211,15 +236,6 @@ def _program(library: object, job: HostJob) -> int:
             return i
     raise TidecError(Diagnostic("E002", f"{job.library.name} does not hold plan {job.plan.digest[:12]}", reason="it was built from another bundle",
                                 help="compile the bundle again with --target host"))
-
-
-def _said(out: str, err: str) -> tuple[list[int], list[int], str]:
-    """Digests, times and reason of one worker; what it printed to stderr is the reason where it said nothing."""
-    try:
-        said = json.loads(out)
-        return said["digests"], said["nanoseconds"], said["why"]
-    except ValueError:
-        return [], [], err.strip()
 
 
 def stops(job: HostJob, ends: Sequence[int | None], reasons: Sequence[str]) -> TidecError:

@@ -1,6 +1,7 @@
 """One process of a host job: it opens the bundle's library and runs its ranks. It needs ctypes and nothing else, and is run as a script.
 
-What it is told comes as JSON on its command line; what it has to say goes to stdout as JSON, and its exit code is what the library gave.
+What it is told comes as JSON on its command line; what it has to say goes as JSON to a file that it is told of, since a library may print, and its exit code is what the
+library gave.
 """
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     code, said = run(open_library(told["library"]), told)
-    print(json.dumps(said))
+    with open(told["answer"], "w", encoding="ascii") as answer:
+        json.dump(said, answer)
     return code
 
 
