@@ -116,13 +116,22 @@ void Issuer::copy(const Stream& s, const Move& m) {
     const bool is_near = has_side_ && lane == rank_.lane && m.src.rank.lane == rank_.lane;
     (is_near ? near_ : far_).push_back({into, from, m.width, m.rows, m.dst_pitch, m.src_pitch, memory(m.src, m.src.rank.lane), memory(m.dst, lane)});
   }
-  if (!in_set_ && is_preparing_) {
+  if (in_set_ || in_copy_) return;
+  if (is_preparing_) {
     near_.clear(), far_.clear();
-  } else if (!in_set_) {
+  } else {
     std::move(near_.begin(), near_.end(), std::back_inserter(far_));
     near_.clear();
     copy_all(on(s), far_);
   }
+}
+
+// Its descriptors have no order, but what follows on the stream is after them.
+void Issuer::end_copy(const Stream& s) {
+  in_copy_ = false;
+  if (in_set_) return;
+  flush(s);
+  join(s);
 }
 
 void Issuer::end_set(const Stream& s) {

@@ -74,6 +74,8 @@ class Issuer {
   void wait(const Stream& s, const Level& x, int line);
   void signal(const Stream& s, const Level& x);
   void copy(const Stream& s, const Move& m);
+  void begin_copy(const Stream&) { in_copy_ = true; }
+  void end_copy(const Stream& s);
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context);
   void zero(const Stream& s, const Extent& x);
   void cast(const Stream& s, const Move& m);
@@ -114,7 +116,7 @@ class Issuer {
   float alpha_ = 1.f;
   bool accumulates_ = false;
 
-  bool in_set_ = false;
+  bool in_set_ = false, in_copy_ = false;
   std::vector<Copy> far_, near_;
   const bool has_side_;
   std::map<int, Side> sides_;

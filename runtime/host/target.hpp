@@ -61,6 +61,8 @@ class Recorder {
     op.reduction = how;
   }
   void end_land(const Stream&) {}
+  void begin_copy(const Stream&) {}
+  void end_copy(const Stream&) {}
   void begin_set(const Stream&) { in_set_ = true; }
   void end_set(const Stream&) { in_set_ = false; }
   void join(const Stream& s) { add(s, Kind::kJoin); }

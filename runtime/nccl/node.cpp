@@ -149,10 +149,10 @@ void Node::gather(int64_t call, const void* shard, cudaStream_t caller) {
   caller_ = caller;
   call_ = call;
   num_calls_ = call + 1;
-  if (rails_ != nullptr) rails_->begin_call();
   // Nobody reads before the first call, and its walk says that all of that is read: without it the second call would wait for the first release.
   if (call == 0) issue(Part::kRelease, call, -1);
   begin_after(caller);
+  if (rails_ != nullptr) rails_->bring(shard, begun_);
   issue(Part::kMoves, call, call);
   if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");
 }
@@ -173,7 +173,6 @@ void Node::reduce(int64_t call, const void* const* gradients, void* out, float a
   caller_ = caller;
   num_calls_ = call + 1;
   issuer_.begin_calls(alpha, accumulates);
-  if (rails_ != nullptr) rails_->begin_call();
   begin_after(caller);
   issue(Part::kMoves, call, call);
   if (main_ >= 0) cuda::check(cudaEventRecord(main_ended_, main_stream()), "cudaEventRecord");

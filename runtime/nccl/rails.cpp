@@ -29,7 +29,7 @@ void Rails::wait(const Stream& s, const Level& x, int line) {
 }
 
 void Rails::signal(const Stream& s, const Level& x) {
-  send(s, {signals_.raise(x, 0), static_cast<int>(x.rank.node), nullptr, 0, 0, false, nullptr, 0});
+  send(s, {signals_.raise(x, 0), static_cast<int>(x.rank.node), nullptr, 0, 0, nullptr, 0});
 }
 
 void Rails::put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
@@ -39,17 +39,12 @@ void Rails::put(const Stream& s, const Move& m, const Level& then, const Level& 
     throw Failure{"a put of rank " + std::to_string(number(rank_)) + " names bytes " + std::to_string(m.dst.offset) + " to " + std::to_string(m.dst.offset + m.width) + " of " +
                   std::to_string(arena) + " of another rank, or leaves its rail"};
   }
-  const char* const from = world_.at(m.src, m.src.rank.lane, m.width);
-  const bool is_far = m.src.space != Space::kArena;
-  for (const Sending& other : sends_) {
-    if (!is_far || !other.is_far || (other.from == from && other.bytes == m.width)) continue;
-    // There is room for one.
-    flush_sends();
-    break;
-  }
+  if (m.src.space == Space::kShard && (m.src.offset < 0 || m.src.offset > spare_bytes_ - m.width)) throw Failure{"a put reads more of the shard than there is room for"};
+  if (m.src.space != Space::kShard && m.src.space != Space::kArena) throw Failure{"a put reads neither the shard nor the arena"};
+  const char* const from = m.src.space == Space::kShard ? spare_ + m.src.offset : world_.at(m.src, m.src.rank.lane, m.width);
   world_.waits(s, done, 0);
   void* const word = world_.counter(done.counter, number(done.rank), number(rank_));
-  send(s, {signals_.raise(then, context), static_cast<int>(m.dst.rank.node), from, arena_at_ + m.dst.offset, m.width, is_far, word, static_cast<uint64_t>(done.value)});
+  send(s, {signals_.raise(then, context), static_cast<int>(m.dst.rank.node), from, arena_at_ + m.dst.offset, m.width, word, static_cast<uint64_t>(done.value)});
 }
 
 void Rails::send(const Stream& s, const Sending& one) {
@@ -90,9 +85,6 @@ void Rails::flush_waits() {
 
 void Rails::flush_sends() {
   cuda::order(issuer_.on(sender_), stream_, event_);
-  for (Sending& one : sends_) {
-    if (one.is_far) one.from = registered(one.from, one.bytes);
-  }
   // NOTE: a group has puts and signals only: among waits of other contexts NCCL may issue them in another order.
   if (sends_.size() == 1) {
     issue(sends_[0]);
@@ -124,14 +116,10 @@ void Rails::issue(const Sending& one) {
         "ncclPutSignal");
 }
 
-const char* Rails::registered(const char* from, int64_t bytes) {
-  if (bytes > spare_bytes_) throw Failure{"a put reads more of the caller's memory than there is room for"};
-  if (spare_of_ != from || spare_holds_ != bytes) {
-    cuda::check(cudaMemcpyAsync(spare_, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
-    spare_of_ = from;
-    spare_holds_ = bytes;
-  }
-  return spare_;
+void Rails::bring(const void* shard, cudaEvent_t given) {
+  if (spare_bytes_ == 0) return;
+  cuda::check(cudaStreamWaitEvent(stream_, given, 0), "cudaStreamWaitEvent");
+  cuda::check(cudaMemcpyAsync(spare_, shard, static_cast<size_t>(spare_bytes_), cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
 }
 
 }  // namespace tidec::nccl

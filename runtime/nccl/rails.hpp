@@ -20,7 +20,7 @@ namespace tidec::nccl {
 
 class Rails {
  public:
-  // arena_at: where the arena begins in the memory of every rank.  spare: room in this rank's memory for what a put reads elsewhere, or null.
+  // arena_at: where the arena begins in the memory of every rank.  spare: room in this rank's memory for a shard, which puts read there; or null.
   Rails(cuda::World& world, cuda::Issuer& issuer, int64_t program, const Rank& rank, const std::shared_ptr<Window>& window, int64_t arena_at, char* spare, int64_t spare_bytes);
 
   const Signals& signals() const { return signals_; }
@@ -36,9 +36,9 @@ class Rails {
     if (!sends_.empty()) flush_sends();
   }
 
-  // Another call begins: the memory of the caller's may hold something else.
-  void begin_call() { spare_of_ = nullptr; }
-  void restart(int64_t calls) { signals_.restart(calls), begin_call(); }
+  // Another call begins, whose puts read this shard; it is there once `given` is. NOTE: the copy is enqueued ahead of all that the call waits for.
+  void bring(const void* shard, cudaEvent_t given);
+  void restart(int64_t calls) { signals_.restart(calls); }
   cudaStream_t stream() const { return stream_; }
 
  private:
@@ -47,14 +47,13 @@ class Rails {
     Level level;
     Await await;
   };
-  // bytes: 0 of a signal.  at: in the memory of the peer.  is_far: it reads memory that is not registered.  done: null of a signal.
+  // bytes: 0 of a signal.  at: in the memory of the peer.  done: null of a signal.
   struct Sending {
     Wire wire;
     int peer;
     const char* from;
     int64_t at;
     int64_t bytes;
-    bool is_far;
     void* done;
     uint64_t done_value;
   };
@@ -65,8 +64,6 @@ class Rails {
   void send(const Stream& s, const Sending& one);
   void flush_waits();
   void flush_sends();
-  // The same bytes in memory that is registered.
-  const char* registered(const char* from, int64_t bytes);
   void issue(const Sending& one);
 
   cuda::World& world_;
@@ -77,8 +74,6 @@ class Rails {
   const int64_t arena_at_;
   char* const spare_;
   const int64_t spare_bytes_;
-  const char* spare_of_ = nullptr;
-  int64_t spare_holds_ = 0;
   Signals signals_;
   cuda::OwnStream stream_;
   cuda::OwnEvent event_;

@@ -47,6 +47,12 @@ class Runner {
     if (takes(s)) tallies_->copy(m);
     if (takes(s) || part_ == Part::kPrepare) next().copy(s, m);
   }
+  void begin_copy(const Stream& s) {
+    if (takes(s) || part_ == Part::kPrepare) next().begin_copy(s);
+  }
+  void end_copy(const Stream& s) {
+    if (takes(s) || part_ == Part::kPrepare) next().end_copy(s);
+  }
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
     note(s, m.src), note(s, m.dst);
     if (names_ != nullptr) names_->levels.push_back({then, false, context}), names_->levels.push_back({done, false, 0});

@@ -136,6 +136,12 @@ def compile_unit(source: Path, target: Path, *include: Path) -> None:
     run_tool((*find_nvcc().command, *flags, *(f"-I{p}" for p in places), "-c", str(source), "-o", str(target)), deadline_s=120)
 
 
+def line_of(text: str, schedule: str) -> int:
+    """The line of a schedule that has that text."""
+    (found,) = [i for i, line in enumerate((folder("schedules") / schedule).read_text().splitlines(), 1) if text in line]
+    return found
+
+
 def link(target: Path, *objects: str) -> None:
     run_tool((*find_compiler().command, "-shared", "-pthread", *objects, "-o", str(target)), deadline_s=120)
 
@@ -165,7 +171,7 @@ def job(fakes: Path, bundle: Path, *, calls: int = 4, seeds: int = 3, short: int
     if not library.is_file():
         compile_unit(bundle / "module.cpp", bundle.parent / "module.o", bundle)
         link(library, str(bundle.parent / "module.o"), *map(str, fakes.glob("*.o")), f"-L{fakes}", "-lgpu", f"-Wl,-rpath,{fakes}", "-ldl")
-    told = json.dumps({"bundle": str(bundle), "library": str(library), "calls": calls, "seeds": seeds, "short": short, "deadline_s": deadline_s})
+    told = json.dumps({"bundle": str(bundle), "library": str(library), "gpu": str(fakes / "libgpu.so"), "calls": calls, "seeds": seeds, "short": short, "deadline_s": deadline_s})
     paths = {"LD_LIBRARY_PATH": str(fakes / "nccl")} if has_nccl else {}
     done = subprocess.run([sys.executable, str(FAKES / "job.py"), told], env={**os.environ, "PYTHONPATH": str(ROOT), **paths, **(environment or {})}, capture_output=True, text=True,
                           timeout=120, check=False)
@@ -187,10 +193,17 @@ def test_ranks_with_rails_give_the_references_bits_in_every_run(fakes, tmp_path,
 
 
 @pytest.mark.slow
+def test_a_shard_is_placed_by_one_copy_where_its_parameters_are_alike(fakes, tmp_path):
+    """Of each rank: its shard for the rail, its own and the peer's into the landing, and the landing for whoever asked. Eight parameters would else be placed one by one."""
+    gather, *_ = job(fakes, bundle_of(tmp_path, "2x1", shapes=((4, 3),) * 8), calls=1, seeds=1)
+    assert gather["difference"] is None and gather["copies"] == 2 * 4
+
+
+@pytest.mark.slow
 def test_a_rank_that_stops_early_is_named_with_the_flag_and_the_line(fakes, tmp_path):
     gather, reduce, _ = job(fakes, bundle_of(tmp_path, "2x1"), short=2, deadline_s=1.0)
-    assert "rank 0.0, stream rail, call 2: credit[1] by rank 1.0 is 2, and 3 is awaited" in gather["why"] and "schedules/tide_ag.py:51" in gather["why"]
-    assert "rank 0.0, stream net, call 2: arrived[1] by rank 1.0 is 2, and 3 is awaited" in reduce["why"] and "schedules/tide_rs.py:121" in reduce["why"]
+    assert "rank 0.0, stream rail, call 2: credit[1] by rank 1.0 is 2, and 3 is awaited" in gather["why"] and f"schedules/tide_ag.py:{line_of('s.wait(credit', 'tide_ag.py')}" in gather["why"]
+    assert "rank 0.0, stream net, call 2: arrived[1] by rank 1.0 is 2, and 3 is awaited" in reduce["why"] and f"schedules/tide_rs.py:{line_of('s.wait(arrived', 'tide_rs.py')}" in reduce["why"]
 
 
 @pytest.mark.slow

@@ -43,6 +43,8 @@ class Echo {
     line(s, "land").add(how == Reduction::kInOrder ? "+ " : "* ").place(m.src).add(" -> ").place(m.dst).add(" ").number(m.width).end();
   }
   void end_land(const Stream&) {}
+  void begin_copy(const Stream&) {}
+  void end_copy(const Stream&) {}
   void begin_set(const Stream&) {}
   void end_set(const Stream&) {}
   void join(const Stream& s) { add(s.name).add(" join").end(); }

@@ -39,23 +39,29 @@ class Ops {
     if (rows < 1 || is_skipped(runner_, s, 0)) return;
     const int64_t ranks = layout_.nodes * layout_.lanes;
     const int64_t rank = dst.key[1] * layout_.lanes + dst.key[2];
+    runner_.begin_copy(s);
     for (const Param& p : layout_.params) {
       if (p.shard_bytes == 0) continue;
       const Place to = dst.place(p.start_bytes * ranks + rank * p.shard_bytes);
       runner_.copy(s, strided(src.place(p.start_bytes), to, p.shard_bytes, rows, layout_.shard_bytes, layout_.lanes * p.shard_bytes, layout_.moved));
     }
+    runner_.end_copy(s);
   }
 
   // One sub-slice of the L rows of a node's ranks, packed.
   template <int kA, int kB>
   void copy(const Stream& s, const Cell<Block::kGradSlice, kA>& src, const Cell<Block::kSlice, kB>& dst) {
+    runner_.begin_copy(s);
     gather(src, [&](const Piece& p) { runner_.copy(s, gradient(src.rank, p, dst.place(), layout_.moved)); });
+    runner_.end_copy(s);
   }
 
   // One pass of one rank's row, packed.
   template <int kA, int kB>
   void copy(const Stream& s, const Cell<Block::kGradRow, kA>& src, const Cell<Block::kRow, kB>& dst) {
+    runner_.begin_copy(s);
     gather(src, [&](const Piece& p) { runner_.copy(s, gradient(src.rank, p, dst.place(), layout_.moved)); });
+    runner_.end_copy(s);
   }
 
   // A packed block to another of its kind.

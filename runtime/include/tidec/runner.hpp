@@ -10,6 +10,7 @@
 //                                                           line: of the emitted walk
 //   void signal(const Stream&, const Level&)                all earlier ops of the stream have ended; level.rank is told
 //   void copy(const Stream&, const Move&)                   one descriptor inside the node; dst.rank.lane may be kAll (multicast)
+//   void begin_copy(const Stream&), end_copy(const Stream&) between them stand the descriptors of one copy that has several
 //   void put(const Stream&, const Move&, const Level& then, const Level& done, int64_t context)
 //                                                           to another node on the same rail, over that RMA context. then: told there
 //                                                           once the data is visible; done: told here once the source may be reused

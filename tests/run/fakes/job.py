@@ -1,6 +1,7 @@
 """A job of the nccl target in this one process, a thread a rank, on the GPU and the NCCL of this folder: what `tidec run` would do, and what came out."""
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import threading
@@ -38,19 +39,23 @@ def run(job: HostJob, short: int):
 
 def main() -> int:
     told = json.loads(sys.argv[1])
+    num_copies = ctypes.CDLL(told["gpu"]).fake_num_copies
+    num_copies.restype = ctypes.c_long
     lines = []
     for plan in read_bundle(Path(told["bundle"])).plans:
         for accumulate in (False, True) if "reduce" in plan.collective.value else (False,):
             given = make(plan, calls=told["calls"], accumulate=accumulate, is_poisoned=True)
             job = HostJob(Path(told["library"]), plan, given, alpha=1 / plan.ranks, accumulate=accumulate, is_poisoned=True, num_seeds=told["seeds"], deadline_s=told["deadline_s"],
                           entry="tidec_node_run")
+            before = num_copies()
             try:
                 ran = run(job, told["short"])
             except TidecError as problem:
                 lines.append({"plan": plan.collective.value, "why": str(problem.diagnostics[0])})
                 continue
+            copies = num_copies() - before
             difference = first_difference(plan, ran.outputs, carry_out(plan, given, alpha=1 / plan.ranks, accumulate=accumulate, is_poisoned=True))
-            lines.append({"plan": plan.collective.value, "accumulate": accumulate, "difference": None if difference is None else str(difference), "digests": len(set(ran.digests))})
+            lines.append({"plan": plan.collective.value, "accumulate": accumulate, "difference": None if difference is None else str(difference), "digests": len(set(ran.digests)), "copies": copies})
     print(json.dumps(lines))
     return 0
 
