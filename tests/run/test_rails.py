@@ -165,13 +165,13 @@ def fakes(tmp_path_factory) -> Path:
     return where
 
 
-def job(fakes: Path, bundle: Path, *, calls: int = 4, seeds: int = 3, short: int = 0, deadline_s: float = 20.0, environment: dict[str, str] | None = None, has_nccl: bool = True) -> list[dict]:
+def job(fakes: Path, bundle: Path, *, calls: int = 4, seeds: int = 3, short: int = 0, deadline_s: float = 20.0, is_live: bool = False, environment: dict[str, str] | None = None, has_nccl: bool = True) -> list[dict]:
     """What a job of a bundle gives, a line a collective."""
     library = bundle.parent / "library.so"
     if not library.is_file():
         compile_unit(bundle / "module.cpp", bundle.parent / "module.o", bundle)
         link(library, str(bundle.parent / "module.o"), *map(str, fakes.glob("*.o")), f"-L{fakes}", "-lgpu", f"-Wl,-rpath,{fakes}", "-ldl")
-    told = json.dumps({"bundle": str(bundle), "library": str(library), "gpu": str(fakes / "libgpu.so"), "calls": calls, "seeds": seeds, "short": short, "deadline_s": deadline_s})
+    told = json.dumps({"bundle": str(bundle), "library": str(library), "gpu": str(fakes / "libgpu.so"), "calls": calls, "seeds": seeds, "short": short, "is_live": is_live, "deadline_s": deadline_s})
     paths = {"LD_LIBRARY_PATH": str(fakes / "nccl")} if has_nccl else {}
     done = subprocess.run([sys.executable, str(FAKES / "job.py"), told], env={**os.environ, "PYTHONPATH": str(ROOT), **paths, **(environment or {})}, capture_output=True, text=True,
                           timeout=120, check=False)
@@ -190,6 +190,14 @@ def test_ranks_with_rails_give_the_references_bits_in_every_run(fakes, tmp_path,
     for seed in ("1", "2"):
         for line in job(fakes, bundle, environment={"FAKE_SEED": seed}):
             assert line.get("difference", line) is None and line["digests"] == 1, (seed, line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("topo", "knobs", "rest"), [("2x1", (), {}), ("2x1", ("stripes=2", "chunks=2", "n_part=2"), {"dtype": Dtype.FP32, "delivered": Dtype.BF16}), ("3x2", (), {})])
+def test_ranks_with_rails_give_the_references_bits_call_by_call(fakes, tmp_path, topo, knobs, rest):
+    """As tidec bench drives them."""
+    lines = job(fakes, bundle_of(tmp_path, topo, *knobs, **rest), calls=3, is_live=True)
+    assert len(lines) == 3 and not any(line["difference"] for line in lines), lines
 
 
 @pytest.mark.slow

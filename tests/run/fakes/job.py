@@ -16,6 +16,8 @@ from tidec.run.compare import first_difference
 from tidec.run.host import HostJob, Objects, stops
 from tidec.run.made import make
 
+import live
+
 
 def run(job: HostJob, short: int):
     """short: by how many calls rank 1 does less than the others."""
@@ -48,6 +50,11 @@ def main() -> int:
             job = HostJob(Path(told["library"]), plan, given, alpha=1 / plan.ranks, accumulate=accumulate, is_poisoned=True, num_seeds=told["seeds"], deadline_s=told["deadline_s"],
                           entry="tidec_node_run")
             before = num_copies()
+            if told["is_live"]:
+                outputs = live.run(Path(told["library"]), Path(told["gpu"]), plan, given, alpha=1 / plan.ranks, accumulate=accumulate)
+                difference = first_difference(plan, outputs, carry_out(plan, given, alpha=1 / plan.ranks, accumulate=accumulate))
+                lines.append({"plan": plan.collective.value, "accumulate": accumulate, "difference": None if difference is None else str(difference)})
+                continue
             try:
                 ran = run(job, told["short"])
             except TidecError as problem:
