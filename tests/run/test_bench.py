@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tidec.errors import TidecError  # noqa: E402
+from tidec.errors import Exit, TidecError  # noqa: E402
 from tidec.inputs.ask import Ask, Collective  # noqa: E402
 from tidec.inputs.capability import Lowering  # noqa: E402
 from tidec.inputs.knobs import parse_knobs  # noqa: E402
@@ -21,6 +21,7 @@ from tidec.inputs.topology import parse_topology  # noqa: E402
 from tidec.plan.ir import Plan  # noqa: E402
 from tidec.plan.lower import lower  # noqa: E402
 from tidec.run.bench import Bench, BenchJob, Measure, Row, Side, run_bench  # noqa: E402
+from tidec.run.bench_rank import check_rails  # noqa: E402
 
 # A parameter of which most ranks have nothing, and one whose gradient is not reduced.
 SHAPES = ((7, 3), (33,), (1,), (4, 5))
@@ -60,6 +61,17 @@ def test_the_columns_are_those_of_nccl_tests():
     row = Row(Measure("d", "g", 8), "all_gather", "bf16", 8_000_000, 4, Side((9e-3, 1e-3, 1e-3), (1e-5,)), Side((3e-3, 1e-3, 2e-3), ()), "stock", None)
     assert row.algorithm_gbps == pytest.approx(8.0) and row.bus_gbps == pytest.approx(6.0) and row.ratio == pytest.approx(2.0)
     assert row.plan.host_us == pytest.approx(10.0) and row.stock.host_us is None
+
+
+def test_rails_with_an_nccl_that_is_too_old_are_told_what_to_preload():
+    rail, flat = plan_of("2x1", Collective.ALL_GATHER), plan_of("1x2", Collective.ALL_GATHER)
+    check_rails((flat,), (2, 28, 9))
+    check_rails((flat, rail), (2, 31, 2))
+    for version, reason in (((2, 28, 9), "torch has loaded 2.28.9"), ((0, 0, 0), "this process has loaded no libnccl.so.2")):
+        with pytest.raises(TidecError, match="E006") as stopped:
+            check_rails((flat, rail), version)
+        said = stopped.value.diagnostics[0]
+        assert said.reason == reason and "LD_PRELOAD" in said.help and stopped.value.exit is Exit.ENVIRONMENT
 
 
 def test_a_killed_rank_is_named_and_none_is_left(job):

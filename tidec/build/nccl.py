@@ -5,7 +5,9 @@ imported torch gets instead. It is loaded in a process of its own, so that nothi
 """
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -52,6 +54,16 @@ def find_nccl() -> Nccl:
     version = _numbers(said["version"])
     want = ".".join(map(str, MIN_NCCL))
     return Nccl(".".join(map(str, version)), said["path"], "" if version[:2] >= MIN_NCCL else f"it is older than {want}")
+
+
+def loaded_nccl() -> tuple[int, int, int]:
+    """The version of the NCCL that this process has loaded; zeros where it has none."""
+    version = ctypes.c_int(0)
+    try:
+        failed = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return (0, 0, 0)
+    return (0, 0, 0) if failed else _numbers(version.value)
 
 
 def _numbers(code: int) -> tuple[int, int, int]:

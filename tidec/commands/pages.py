@@ -134,7 +134,7 @@ def _add_bench(page: argparse.ArgumentParser) -> None:
     page.add_argument("--unequal", metavar="P:BYTES", help="the same with sizes in the proportions of a Llama block's")
     _add_knobs(page)
     _add_mode(page)
-    page.add_argument("--target", metavar="TARGET", default="host", help="host (default: processes of this machine, beside gloo) or nccl (a GPU a rank, one node, beside NCCL)")
+    page.add_argument("--target", metavar="TARGET", default="host", help="host (default: processes of this machine, beside gloo) or nccl (a GPU a rank, beside NCCL; several nodes need NCCL 2.31 preloaded)")
     page.add_argument("--collective", metavar="NAME", help="only all-gather, or only reduce-scatter")
     page.add_argument("--groups", metavar="NAMES", help="only these groups, commas between")
     page.add_argument("--ctas", metavar="N", help="CTAs of each sum, as in 8,16, a line each (default: as the bundle says)")

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tidec.build.nccl import MIN_NCCL, loaded_nccl
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.document import quoted
 from tidec.plan.ir import Plan
@@ -53,6 +54,8 @@ def measure(told: dict, pipe: Pipe) -> None:
     here = _join(told, pipe)
     with open(f"/proc/self/fd/{told['plans']}", encoding="ascii") as file:
         plans = {plan.digest: plan for plan in map(plan_from_json, json.load(file))}
+    if here.is_cuda:
+        check_rails(tuple(plans.values()), loaded_nccl())
     opened = _open(told)
     pipe.at("measures the machine")
     machine = _machine(told, here)
@@ -82,6 +85,16 @@ def measure(told: dict, pipe: Pipe) -> None:
     pipe.at("ends")
     dist.barrier(here.control)
     dist.destroy_process_group()
+
+
+def check_rails(plans: tuple[Plan, ...], version: tuple[int, int, int]) -> None:
+    """Raises E006 where a plan of several nodes needs another NCCL than this process has loaded."""
+    if version[:2] >= MIN_NCCL or all(plan.nodes == 1 for plan in plans):
+        return
+    want = ".".join(map(str, MIN_NCCL))
+    raise TidecError(Diagnostic("E006", f"plans of several nodes need NCCL {want} or later",
+                                reason=f"torch has loaded {'.'.join(map(str, version))}" if any(version) else "this process has loaded no libnccl.so.2",
+                                help="pip install 'tidec[cu13]', and start it again with LD_PRELOAD set to that wheel's nvidia/nccl/lib/libnccl.so.2"))
 
 
 def _side(took: tuple[Took, ...], here: Here) -> dict[str, list[float]]:
@@ -133,7 +146,8 @@ def _node(opened: Libraries, plan: Plan, ctas: int, here: Here) -> Node:
 def _machine(told: dict, here: Here) -> dict[str, object]:
     """What the rows were measured on. Rank 0 measures the copy while the others wait."""
     gpus = [torch.cuda.get_device_name(i) for i in range(told["ranks"])] if here.is_cuda else []
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if here.is_cuda else ""
+    # NOTE: torch tells the version that it was built with, and what is preloaded is another one.
+    nccl = ".".join(map(str, next(v for v in (loaded_nccl(), torch.cuda.nccl.version()) if any(v)))) if here.is_cuda else ""
     rate = _copy_gbps(here) if here.rank == 0 else 0.0
     dist.barrier(here.control)
     return {"gpus": gpus, "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "copy_gbps": rate}
