@@ -93,8 +93,7 @@ class Ring:
                 device.wait(self._acquired.pop(last, None), packing)
             shard.pack(shards)
         packed = device.mark(packing)
-        if moving != packing:
-            device.wait(packed, moving)
+        device.wait(packed, moving)
         self.node.gather(call, shard.address, device.stream(moving))
         self._shards[call] = shard
         self.calls = call + 1
