@@ -42,6 +42,11 @@ void Rails::put(const Stream& s, const Move& m, const Level& then, const Level& 
   if (m.src.space == Space::kShard && (m.src.offset < 0 || m.src.offset > spare_bytes_ - m.width)) throw Failure{"a put reads more of the shard than there is room for"};
   if (m.src.space != Space::kShard && m.src.space != Space::kArena) throw Failure{"a put reads neither the shard nor the arena"};
   const char* const from = m.src.space == Space::kShard ? spare_ + m.src.offset : world_.at(m.src, m.src.rank.lane, m.width);
+  if (is_coming_ && m.src.space == Space::kShard) {
+    flush();
+    cuda::check(cudaStreamWaitEvent(stream_, brought_, 0), "cudaStreamWaitEvent");
+    is_coming_ = false;
+  }
   world_.waits(s, done, 0);
   void* const word = world_.counter(done.counter, number(done.rank), number(rank_));
   send(s, {signals_.raise(then, context), static_cast<int>(m.dst.rank.node), from, arena_at_ + m.dst.offset, m.width, word, static_cast<uint64_t>(done.value)});
@@ -118,8 +123,12 @@ void Rails::issue(const Sending& one) {
 
 void Rails::bring(const void* shard, cudaEvent_t given) {
   if (spare_bytes_ == 0) return;
-  cuda::check(cudaStreamWaitEvent(stream_, given, 0), "cudaStreamWaitEvent");
-  cuda::check(cudaMemcpyAsync(spare_, shard, static_cast<size_t>(spare_bytes_), cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
+  // Puts of the call before read what is there.
+  cuda::order(stream_, bringing_, event_);
+  cuda::check(cudaStreamWaitEvent(bringing_, given, 0), "cudaStreamWaitEvent");
+  cuda::check(cudaMemcpyAsync(spare_, shard, static_cast<size_t>(spare_bytes_), cudaMemcpyDeviceToDevice, bringing_), "cudaMemcpyAsync");
+  cuda::check(cudaEventRecord(brought_, bringing_), "cudaEventRecord");
+  is_coming_ = true;
 }
 
 }  // namespace tidec::nccl

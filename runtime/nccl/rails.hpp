@@ -36,7 +36,7 @@ class Rails {
     if (!sends_.empty()) flush_sends();
   }
 
-  // Another call begins, whose puts read this shard; it is there once `given` is. NOTE: the copy is enqueued ahead of all that the call waits for.
+  // Another call begins, whose puts read this shard once `given` has ended. It comes by a stream beside the rail's, which goes on until the first of them.
   void bring(const void* shard, cudaEvent_t given);
   void restart(int64_t calls) { signals_.restart(calls); }
   cudaStream_t stream() const { return stream_; }
@@ -75,8 +75,9 @@ class Rails {
   char* const spare_;
   const int64_t spare_bytes_;
   Signals signals_;
-  cuda::OwnStream stream_;
-  cuda::OwnEvent event_;
+  cuda::OwnStream stream_, bringing_;
+  cuda::OwnEvent event_, brought_;
+  bool is_coming_ = false;
   cuda::CounterOps counters_;
   std::vector<Waiting> waits_;
   std::vector<Sending> sends_;

@@ -54,7 +54,8 @@ class Runner {
     if (takes(s) || part_ == Part::kPrepare) next().end_copy(s);
   }
   void put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {
-    note(s, m.src), note(s, m.dst);
+    // What it reads of the caller's, the rails have brought.
+    note(s, m.dst);
     if (names_ != nullptr) names_->levels.push_back({then, false, context}), names_->levels.push_back({done, false, 0});
     if (!takes(s)) return;
     if (rails_ == nullptr) throw cuda::Failure{"a plan of one node puts nothing"};
