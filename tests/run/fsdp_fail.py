@@ -57,7 +57,7 @@ def broken_on_one_rank() -> dict:
 
     whole = fsdp.open_bundle
 
-    def broken(*args):
+    def broken(*args, **kwargs):
         raise TidecError(Diagnostic("E006", "multicast cannot be bound (CUDA error 401)", reason="the fabric manager does not run", help="start nvidia-fabricmanager"))
 
     if dist.get_rank() == 3:
