@@ -62,10 +62,15 @@ class Landing:
 
     def __init__(self, plan: Plan, address: int, *, device: torch.device = CPU.of, swap: Swap = swap_by_torch):
         layout, self._swap = plan.layout, swap
+        self._addresses = tuple(address + layout.landing_offset(i, 0) for i in range(len(layout.params)))
         self._tensors = tuple(
             tensor_at(address + layout.landing_offset(i, 0), layout.ranks * p.shard_elems, TORCH_DTYPES[dtype], device) if p.shard_elems else None
             for i, (p, dtype) in enumerate(zip(layout.params, plan.gathered))
         )
+
+    def is_lent(self, i: int, output: torch.Tensor) -> bool:
+        """Whether the tensor's storage is this landing's part of parameter i, as where lending a group was interrupted and is begun again."""
+        return output.untyped_storage().size() > 0 and output.data_ptr() == self._addresses[i]
 
     def lend(self, i: int, output: torch.Tensor) -> bool:
         """Have the tensor's empty storage be this landing's part of parameter i. Returns whether there is anything to lend."""

@@ -117,8 +117,13 @@ class Held:
         for i, (p, rows, dtype) in enumerate(zip(self.group.fsdp_params, plan.layout.params, plan.gathered)):
             if not p.all_gather_outputs:
                 p.init_all_gather_outputs([rows.shard_elems], [TORCH_DTYPES[dtype]], plan.ranks, self.group.device)
-            emptied(p.all_gather_outputs[0])
-            if self.landing.lend(i, p.all_gather_outputs[0]):
+            output = p.all_gather_outputs[0]
+            # Ctrl-C may have come between two of them.
+            if self.landing.is_lent(i, output):
+                self.lent.add(i)
+                continue
+            emptied(output)
+            if self.landing.lend(i, output):
                 self.lent.add(i)
 
     def take_back(self, i: int) -> None:
