@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,6 @@ from tidec.plan.stored import plan_from_json
 from tidec.run.beside import Here, beside
 from tidec.run.collective import Node
 from tidec.run.library import load_rt
-from tidec.run.loan import swap_by_torch
-from tidec.run.team import Libraries
 from tidec.run.timing import Gate, Took, Wall, rounds
 from tidec.run.worker import go_with_parent
 
@@ -120,17 +118,26 @@ def _join(told: dict, pipe: Pipe) -> Here:
     return Here(rank, device, control, torch.cuda.current_stream().cuda_stream if is_cuda else 0, max(1, round(1000 * told["deadline_s"])), told["seed"])
 
 
-def _open(told: dict) -> Libraries:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The module tidec_rt, a tidec_rt.Library, and of each of its plans, by digest, the number in there."""
+
+    rt: object
+    library: object
+    programs: dict[str, int]
+
+
+def _open(told: dict) -> Loaded:
     """The library, with the number of each of its plans."""
     rt = load_rt(Path(told["rt"]))
     try:
         library = rt.Library(told["library"])
     except RuntimeError as problem:
         raise TidecError(Diagnostic("E002", f"{Path(told['library']).name} cannot be loaded", reason=str(problem), help="build it on this machine: tidec compile --force --target ...")) from problem
-    return Libraries(rt, library, {library.program(i).plan_digest: i for i in range(library.num_programs)}, {}, swap_by_torch)
+    return Loaded(rt, library, {library.program(i).plan_digest: i for i in range(library.num_programs)})
 
 
-def _node(opened: Libraries, plan: Plan, ctas: int, here: Here) -> Node:
+def _node(opened: Loaded, plan: Plan, ctas: int, here: Here) -> Node:
     """A node of this rank, connected to the others'."""
     if plan.digest not in opened.programs:
         raise TidecError(Diagnostic("E002", f"the library does not hold plan {plan.digest[:12]}", reason="it was built from another bundle", help="compile the bundle again with --target"))
