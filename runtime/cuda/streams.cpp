@@ -53,11 +53,6 @@ OwnMemory::~OwnMemory() {
   if (base_ != nullptr) cudaFree(base_);
 }
 
-void wait_counter(cudaStream_t stream, const void* counter, uint64_t value) {
-  static const auto call = entry<decltype(&cuStreamWaitValue64)>("cuStreamWaitValue64");
-  check(call(stream, reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue64");
-}
-
 void write_counter(cudaStream_t stream, void* counter, uint64_t value) {
   static const auto call = entry<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64");
   check(call(stream, reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue64");

@@ -50,14 +50,12 @@ class OwnMemory {
   char* base_ = nullptr;
 };
 
-// The stream goes on once the counter is at least `value`.
-void wait_counter(cudaStream_t stream, const void* counter, uint64_t value);
-
 // All earlier work of the stream is visible to whoever sees the value.
 void write_counter(cudaStream_t stream, void* counter, uint64_t value);
 
-// The same, but those that follow each other on one stream are enqueued together, in their order: by flush(), or by the first of another stream. So
-// the order over all streams stays that of the calls, if everything else that is enqueued comes after a flush().
+// Waits until a counter is at least `value`, and such writes: those that follow each other on one stream are enqueued together, in their order, by
+// flush() or by the first of another stream. So the order over all streams stays that of the calls, if everything else that is enqueued comes after a
+// flush().
 class CounterOps {
  public:
   void wait(cudaStream_t stream, const void* counter, uint64_t value);
