@@ -125,20 +125,25 @@ unsigned long long copy_then_flag(const std::string& how, uint32_t rounds, bool 
   on(from);
   const OwnMemory source(4 * source_words(s)), credit(64);
   const OwnStream writer;
+  CounterOps counters;
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   for (uint32_t i = 1; i <= rounds; ++i) {
     on(from);
-    if (i > 1) wait_counter(writer, credit.base(), i - 1);
+    if (i > 1) counters.wait(writer, credit.base(), i - 1);
+    counters.flush();
     fill_words<<<kCtas, kThreads, 0, writer>>>(reinterpret_cast<uint32_t*>(source.base()), source_words(s), i);
     launched();
     copy(s, target.base(), source.base(), writer);
-    write_counter(writer, flag.base(), i);
+    counters.write(writer, flag.base(), i, from != to);
+    counters.flush();
     on(to);
-    if (waits) wait_counter(reader, flag.base(), i);
+    if (waits) counters.wait(reader, flag.base(), i);
+    counters.flush();
     check_words<<<kCtas, kThreads, 0, reader>>>(reinterpret_cast<const uint32_t*>(target.base()), s.width, s.rows, s.into_pitch, s.from_pitch, i,
                                                reinterpret_cast<unsigned long long*>(wrong.base()));
     launched();
-    write_counter(reader, credit.base(), i);
+    counters.write(reader, credit.base(), i, from != to);
+    counters.flush();
   }
   on(from);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -224,6 +229,7 @@ unsigned long long landing_after_meeting(uint32_t rounds, bool waits) {
     arenas.push_back(lanes.back()->arena.base());
   }
   const OwnMemory wrong(64);
+  CounterOps counters;
   check(Kernel::prepare(), "a landing");
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   const LandPiece pieces[] = {{0, 0, 40003}, {160016, 160012, 25535}};
@@ -231,8 +237,9 @@ unsigned long long landing_after_meeting(uint32_t rounds, bool waits) {
     for (int j = 0; j < kLanes; ++j) {
       Lane& lane = *lanes[j];
       if (waits && i > 1) {
-        for (int o = 0; o < kLanes; ++o) wait_counter(lane.stream, lane.landed.base() + 64 * o, i - 1);
+        for (int o = 0; o < kLanes; ++o) counters.wait(lane.stream, lane.landed.base() + 64 * o, i - 1);
       }
+      counters.flush();
       // In every round another lane is late.
       if (i % kLanes == static_cast<uint32_t>(j)) linger<<<1, 1, 0, lane.stream>>>(20'000);
       // Lanes with an even number copy their block to where it is read, the others write it there.
@@ -245,19 +252,22 @@ unsigned long long landing_after_meeting(uint32_t rounds, bool waits) {
         std::vector<Copy> copies = {{lane.arena.base(), lane.staged.base(), 4 * kWords, 1, 0, 0}};
         copy_all(lane.stream, copies);
       }
-      for (int o = 0; o < kLanes; ++o) write_counter(lane.stream, lanes[o]->ready.base() + 64 * j, i);
+      for (int o = 0; o < kLanes; ++o) counters.write(lane.stream, lanes[o]->ready.base() + 64 * j, i, false);
+      counters.flush();
     }
     for (int j = 0; j < kLanes; ++j) {
       Lane& lane = *lanes[j];
       if (waits) {
-        for (int o = 0; o < kLanes; ++o) wait_counter(lane.stream, lane.ready.base() + 64 * o, i);
+        for (int o = 0; o < kLanes; ++o) counters.wait(lane.stream, lane.ready.base() + 64 * o, i);
       }
+      counters.flush();
       check(Kernel::launch({lane.out.base(), arenas.data(), pieces, 2, false}, 8, lane.stream), "a landing");
       auto* const count = reinterpret_cast<unsigned long long*>(wrong.base());
       check_sums<<<kCtas, kThreads, 0, lane.stream>>>(reinterpret_cast<const float*>(lane.out.base()), 40003, i, kLanes, count);
       check_sums<<<kCtas, kThreads, 0, lane.stream>>>(reinterpret_cast<const float*>(lane.out.base() + 160012), 25535, i + 1, kLanes, count);
       launched();
-      for (int o = 0; o < kLanes; ++o) write_counter(lane.stream, lanes[o]->landed.base() + 64 * j, i);
+      for (int o = 0; o < kLanes; ++o) counters.write(lane.stream, lanes[o]->landed.base() + 64 * j, i, false);
+      counters.flush();
     }
   }
   return taken(wrong);

@@ -75,7 +75,6 @@ def test_a_copy_to_another_gpu_needs_no_multiprocessor(orders, how):
     assert run_tool((str(orders), "full", how, "0", "1"), deadline_s=DEADLINE_S).split() == ["1", "0", "0"]
 
 
-@pytest.mark.slow
 def test_the_program_compiles_without_a_gpu(monkeypatch, request):
     monkeypatch.setenv("TIDEC_CUDA_ARCH", "9.0")
     assert request.getfixturevalue("orders").is_file()
