@@ -1,4 +1,4 @@
-"""What a user is told: one code, one place, one reason, one thing to do.
+"""What a user is told: one code, one place, one reason, one thing to do; and how bytes are spelt in all of it.
 
 Every problem that a user can cause is a `TidecError` around a `Diagnostic`; `assert` is for what only we can cause.
 """
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class Level(Enum):
@@ -90,6 +92,16 @@ class TidecError(Exception):
     @property
     def exit(self) -> Exit:
         return CODES[self.diagnostics[0].code].exit
+
+
+def bytes_text(count: int) -> str:
+    """A byte count to three digits with a binary unit: 1.50 KiB, 13.7 GiB; below 1 KiB exactly, as in 0 B."""
+    if count < 1024:
+        return f"{count} B"
+    value, unit = count / 1024, 0
+    while value >= 1023.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {_UNITS[unit]}"
 
 
 CODES: dict[str, Code] = {

@@ -27,7 +27,7 @@ from tidec.emit.bundle import Bundle, write_bundle
 from tidec.emit.manifest import EchoReport
 from tidec.emit.place import check_free
 from tidec.emit.render import render
-from tidec.errors import Diagnostic, Level, TidecError
+from tidec.errors import Diagnostic, Level, TidecError, bytes_text
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import quoted
@@ -245,7 +245,7 @@ def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, b
     over = Diagnostic(
         "V401", f"the arena of {quoted(signature.source_name)} needs {needed}",
         reason=f"the budget is {budget}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
-               f"takes {_size(largest.bytes)}; stock FSDP2 takes {_size(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
+               f"takes {bytes_text(largest.bytes)}; stock FSDP2 takes {bytes_text(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
         help=f"shard smaller groups{', use --mode slot_reuse' if arena.mode is Mode.IN_PLACE else ''}, or set more passes (n_part); tidec explain shows what takes how much",
         level=Level.ERROR if budget_bytes else Level.WARNING)
     if budget_bytes:
@@ -270,13 +270,5 @@ def _premise_fails(program: Program, plan: Plan) -> TidecError:
 
 def _told_apart(a: int, b: int) -> tuple[str, str]:
     """Two different sizes in words that differ."""
-    told = (_size(a), _size(b))
+    told = (bytes_text(a), bytes_text(b))
     return told if told[0] != told[1] else (f"{a:,} bytes", f"{b:,} bytes")
-
-
-def _size(count: int) -> str:
-    """In GiB, or in MiB or bytes where that would be none."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
-        if 10 * count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:,} byte" + ("" if count == 1 else "s")

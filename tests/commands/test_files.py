@@ -161,4 +161,4 @@ def test_a_budget_below_a_byte_is_refused(budget, told, tmp_path):
 def test_a_budget_of_a_byte_is_honoured(told, tmp_path, kept_proofs):
     (tmp_path / "good.json").write_text(SMALL)
     text = told("compile", "--topo", "2x2", "--group", tmp_path / "good.json", "-o", tmp_path / "out", "--budget", "1e-9")
-    assert "error[V401" in text and "the budget is 1 byte;" in text and " 0.0 " not in text and text.endswith("exit 1\n"), text
+    assert "error[V401" in text and "the budget is 1 B;" in text and " 0.0 " not in text and text.endswith("exit 1\n"), text

@@ -79,7 +79,7 @@ def test_passes_are_the_fewest_whose_staging_is_at_most_21_output_shards():
 
 
 def test_a_small_group_is_not_cut_into_passes():
-    assert why(choice("8x8", 1), "n_part") == "n_part = 1: 32 MiB of staging, 32 output shards; up to 64 MiB no memory is worth another pass"
+    assert why(choice("8x8", 1), "n_part") == "n_part = 1: 32.0 MiB of staging, 32 output shards; up to 64.0 MiB no memory is worth another pass"
 
 
 def test_where_no_passes_are_enough_there_is_one():

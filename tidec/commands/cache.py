@@ -14,8 +14,8 @@ from tidec.cache.proofs import read_proof
 from tidec.cache.ship import export, import_archive
 from tidec.cache.store import reading
 from tidec.commands.answer import Answer
-from tidec.commands.tell import bytes_text, count_text, table
-from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.commands.tell import count_text, table
+from tidec.errors import Diagnostic, Exit, TidecError, bytes_text
 from tidec.inputs.document import given_path
 from tidec.verify.recheck import recheck
 

@@ -11,9 +11,9 @@ from tidec.commands.dump import Dump
 from tidec.commands.memory import arena_fields, arena_text, mode_text
 from tidec.commands.sizing import choice_fields
 from tidec.commands.stock import spelt, stock_fields, stock_notes, stock_summary
-from tidec.commands.tell import bytes_text, count_text, short, table
+from tidec.commands.tell import count_text, short, table
 from tidec.emit.targets import target as check_target
-from tidec.errors import Diagnostic, Exit, TidecError
+from tidec.errors import Diagnostic, Exit, TidecError, bytes_text
 from tidec.inputs.ask import Collective, read_mode
 from tidec.inputs.document import given_path
 from tidec.inputs.order import load_order

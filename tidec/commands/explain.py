@@ -13,9 +13,9 @@ from tidec.commands.asking import Asked, read_asked
 from tidec.commands.memory import Memory, arena_fields, memory_fields, memory_of, memory_text
 from tidec.commands.sizing import choice_fields, choices_text, rates_text
 from tidec.commands.stock import spelt, stock_fields
-from tidec.commands.tell import bytes_text, short, table
+from tidec.commands.tell import short, table
 from tidec.commands.words import page, words
-from tidec.errors import CODES, Diagnostic, Exit, TidecError
+from tidec.errors import CODES, Diagnostic, Exit, TidecError, bytes_text
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, read_mode, stock_cause
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import nearest, quoted

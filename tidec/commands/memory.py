@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidec.commands.tell import bytes_text, count_text, short, table
+from tidec.commands.tell import count_text, short, table
+from tidec.errors import bytes_text
 from tidec.inputs.ask import Mode
 from tidec.inputs.order import Order
 from tidec.inputs.signature import Signature

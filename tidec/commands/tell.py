@@ -4,16 +4,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _MAX_NAME = 40
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def bytes_text(count: int) -> str:
-    """A byte count with three digits and a binary unit: 0 B, 1.50 KiB, 13.7 GiB."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    digits = 0 if unit == 0 or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {_UNITS[unit]}"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from tidec.errors import Diagnostic, TidecError
+from tidec.errors import Diagnostic, TidecError, bytes_text
 from tidec.inputs.ask import Collective
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board, Peers
@@ -170,9 +170,5 @@ def memory_line(plans: Sequence[Plan], *, device: Device = CPU) -> str:
     """What the arenas of plans take of every rank, before it is taken."""
     memory = "GPU memory" if device.is_behind else "shared memory"
     parts = [sum(p.arena.bytes for p in plans if p.collective is c) for c in Collective]
-    spelt = " and ".join(f"{_size(num_bytes)} for {c.value.replace('_', '-')}s" for c, num_bytes in zip(Collective, parts))
-    return f"tidec: {len(plans)} plan{'s take' if len(plans) != 1 else ' takes'} {_size(sum(parts))} of {memory} on every rank: {spelt}"
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
+    spelt = " and ".join(f"{bytes_text(num_bytes)} for {c.value.replace('_', '-')}s" for c, num_bytes in zip(Collective, parts))
+    return f"tidec: {len(plans)} plan{'s take' if len(plans) != 1 else ' takes'} {bytes_text(sum(parts))} of {memory} on every rank: {spelt}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 
+from tidec.errors import bytes_text
 from tidec.inputs.ask import Collective, Mode, stock_cause
 from tidec.inputs.contract import rows_per_rank
 from tidec.inputs.knobs import FULL, MAX_PARTS, NOTHING_SET, Full, Knobs, Settings, default_knobs
@@ -27,7 +28,7 @@ _ALONE_CHUNKS = (8, 4, 2)
 _OTHER_CLASS = "no proof is shipped of what is set with"
 _MAX_ROUND = 4
 _WAIT_SHARE, _TAIL_SHARE, _SKEW, _MEETING_SHARE = Fraction(1, 10), Fraction(1, 20), Fraction(3, 2), Fraction(1, 5)
-_GB, _US, _MIB, _HUGE = 10**9, 10**6, 2**20, 10**300
+_GB, _US, _HUGE = 10**9, 10**6, 10**300
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +209,10 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
     tried = [one for n in _numbers(case) for one in _cuts(case, _with_outbox(case, replace(knobs, n_part=n)), is_first=n == _numbers(case)[0])]
     sizes = [case.staging_bytes(one) for one in tried]
     shards = [Fraction(size, case.shard_bytes(one)) for one, size in zip(tried, sizes)]
-    shown = [f"{_size(size)} of staging, {_number(count)} output shard{'' if count == 1 else 's'}" for size, count in zip(sizes, shards)]
+    shown = [f"{bytes_text(size)} of staging, {_number(count)} output shard{'' if count == 1 else 's'}" for size, count in zip(sizes, shards)]
     is_within = [case.budget_bytes is None or size <= case.budget_bytes for size in sizes]
     if is_within[0] and sizes[0] <= SMALL_BYTES:
-        return tried[0], f"{shown[0]}; up to {_size(SMALL_BYTES)} no memory is worth another pass"
+        return tried[0], f"{shown[0]}; up to {bytes_text(SMALL_BYTES)} no memory is worth another pass"
     for one, is_small, count, said in zip(tried, is_within, shards, shown):
         if is_small and count <= MAX_SHARDS:
             before = [number for other, number in zip(tried, shards) if other.n_part < one.n_part]
@@ -222,7 +223,7 @@ def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
 
 
 def _bound(case: _Case) -> str:
-    return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {_size(case.budget_bytes)}")
+    return f"at most {MAX_SHARDS}" + ("" if case.budget_bytes is None else f" and the stated {bytes_text(case.budget_bytes)}")
 
 
 def _has_passes(case: _Case, knobs: Knobs) -> bool:
@@ -354,8 +355,3 @@ def _number(x: Fraction) -> str:
 
 def _time(us: Fraction) -> str:
     return f"{_number(us / 1000)} ms" if us >= 1000 else f"{_number(us)} us"
-
-
-def _size(bytes: int) -> str:
-    unit, name = next((x for x in ((_MIB // 1024, "KiB"), (_MIB, "MiB")) if bytes < 1024 * x[0]), (1024 * _MIB, "GiB"))
-    return f"{_number(Fraction(bytes, unit))} {name}"
