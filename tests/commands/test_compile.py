@@ -59,6 +59,24 @@ def test_a_compile_with_gradients_in_landings_reads(told, golden, group):
     golden("cli/compile-slot-reuse.txt", stable(told("compile", "--topo", "8x2", "--group", group(MIXED), "--no-echo", "--mode", "slot_reuse")))
 
 
+def test_the_first_line_has_the_knobs_of_every_reduce_scatter_and_of_no_other_group(told, group, tmp_path):
+    """A large group, whose block of 16 MiB is worth four chunks, and a small one; beside them one that is stock. Bytes that were set are told as chunks."""
+    model = group(MIXED.replace("[64, 16]", "[2097152, 64]", 2))
+
+    def first(*options):
+        return told("compile", "--topo", "8x2", "--group", model, "--no-echo", "--stock-ok", "-o", tmp_path / "b", "--force", *options).splitlines()[1]
+
+    head = "small on 8x2 (16 ranks), p2p, gradients in place, W=2 k=2 n_stg=2 n_part=1 n_out=full "
+    assert first() == head + "chunks=4/1"
+    assert first("--set", f"chunk_bytes={8 * 2**20}") == head + "chunks=2/1"
+    assert first("--set", "chunks=4", "--set", "stripes=2") == head + "chunks=4 stripes=2"
+
+
+def test_a_model_without_gradients_has_no_knobs_to_show(told, group):
+    text = told("compile", "--topo", "2x2", "--group", group(SMALL.replace('"bf16"', '"bf16", "requires_grad": false')), "--no-echo", "--stock-ok")
+    assert text.splitlines()[1] == "small on 2x2 (4 ranks), p2p, gradients in place"
+
+
 def test_a_mode_is_kept_in_the_bundle_and_checked_again(json_of, group, tmp_path):
     options = ("--topo", "8x2", "--group", group(SMALL), "--no-echo")
     _, reused = json_of("compile", *options, "--mode", "slot_reuse", "-o", tmp_path / "reused")

@@ -69,10 +69,16 @@ def run(
 
 
 def _head(asked: Asked, compiled: Compiled) -> str:
-    every = [choice.knobs for choice in compiled.choices]
-    spelt_knobs = " ".join(f"{name}={'/'.join(dict.fromkeys(str(getattr(knobs, name)) for knobs in every))}" for name in ("W", "k", "n_stg", "n_part", "n_out"))
     topology = asked.topology
-    return (f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')}), {asked.lowering.value}, {mode_text(compiled.arena.mode)}, {spelt_knobs}")
+    return ", ".join((f"{asked.signature.source_name} on {topology} ({count_text(topology.ranks, 'rank')})", asked.lowering.value, mode_text(compiled.arena.mode), *_knobs(compiled)))
+
+
+def _knobs(compiled: Compiled) -> tuple[str, ...]:
+    """The knobs of every reduce-scatter, each value once; stripes where a plan has more than one. Empty where nothing is reduced by a plan."""
+    found = [dict(plan.knobs) for plan in compiled.plans if plan.collective is Collective.REDUCE_SCATTER]
+    values = {name: tuple(dict.fromkeys(str(knobs[name]) for knobs in found)) for name in ("W", "k", "n_stg", "n_part", "n_out", "chunks", "stripes")}
+    spelt_knobs = [f"{name}={'/'.join(own)}" for name, own in values.items() if own and not (name == "stripes" and own == ("1",))]
+    return (" ".join(spelt_knobs),) if spelt_knobs else ()
 
 
 def _table(compiled: Compiled) -> str:
