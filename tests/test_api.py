@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import tidec
+from tidec import pipeline
 from tidec.errors import TidecError
 
 GROUP = '{"params": [{"name": "w", "shape": [33, 5], "dtype": "bf16"}]}'
@@ -37,6 +38,48 @@ def test_what_the_command_refuses_is_refused_here(tmp_path):
         tidec.compile("3x99", tmp_path / "g.json", out=tmp_path / "b")
     with pytest.raises(TidecError, match="is no bundle"):
         tidec.load(tmp_path)
+
+
+ORDERS = """{"schema": "tidec.order/1", "ahead": 0, "events": [
+  {"unshard": "g"}, {"reshard": "g"}, {"unshard": "g"}, {"reshard": "g"}, {"reduce": "g"}, {"read": "g"}]}"""
+
+
+def test_a_model_is_held_against_its_order_and_its_budget(tmp_path, monkeypatch):
+    """As with --order and --budget: the arena of 3x2 takes some KiB, so that a KiB is too little and a GiB enough."""
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    (tmp_path / "order.json").write_text(ORDERS, encoding="utf-8")
+    made = []
+    arenas = pipeline.plan_arena
+    monkeypatch.setattr(pipeline, "plan_arena", lambda *given, **named: made.append(arenas(*given, **named)) or made[-1])
+    ask = dict(out=tmp_path / "b", is_forced=True, is_echoed=False)
+    tidec.compile("3x2", tmp_path / "g.json", order=tmp_path / "order.json", budget_gib=1, **ask)
+    tidec.compile("3x2", tmp_path / "g.json", **ask)
+    assert [(a.order.origin, a.order.ahead) for a in made] == [(str(tmp_path / "order.json"), 0), ("", 1)]
+    with pytest.raises(TidecError, match="V401 over-budget.*\n.*the budget is 1.00 KiB"):
+        tidec.compile("3x2", tmp_path / "g.json", budget_gib=2**-20, **ask)
+    (tmp_path / "order.json").write_text(ORDERS.replace('"g"', '"h"'), encoding="utf-8")
+    with pytest.raises(TidecError, match="P002"):
+        tidec.compile("3x2", tmp_path / "g.json", order=tmp_path / "order.json", **ask)
+
+
+@pytest.mark.parametrize("gib", [0, -1, 2**-31, float("nan"), float("inf"), 1e308, True, "40"])
+def test_a_budget_that_is_no_size_is_refused(tmp_path, gib):
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    with pytest.raises(TidecError) as refused:
+        tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "b", budget_gib=gib)
+    (found,) = refused.value.diagnostics
+    assert found.code == "P001" and f"budget_gib={gib!r}" in found.sentence and found.help
+
+
+def test_a_library_is_built_where_a_target_has_one(tmp_path, monkeypatch):
+    (tmp_path / "g.json").write_text(GROUP, encoding="utf-8")
+    asked = []
+    monkeypatch.setattr(pipeline, "build_library", lambda folder, target: asked.append((folder.name, target)))
+    for target in ("host", "python"):
+        tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / target, target=target, is_echoed=False)
+    assert set(asked) == {("host", "host")}
+    with pytest.raises(TidecError, match='there is no target "tpu"'):
+        tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "b", target="tpu")
 
 
 def test_only_making_a_bundle_needs_what_makes_one(tmp_path):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,13 @@ from tidec.cache.folder import private_folder
 from tidec.cache.key import prover_identity
 from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
+from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import read_mode
 from tidec.inputs.capability import choose_lowering
 from tidec.inputs.document import given_path
 from tidec.inputs.knobs import read_settings
+from tidec.inputs.order import load_order
 from tidec.inputs.signature import Signature, load_groups
 from tidec.inputs.topology import Topology, parse_topology
 
@@ -27,22 +30,31 @@ if TYPE_CHECKING:
 
 def compile(
     topo: str | Topology, group: str | os.PathLike[str] | Signature, *, out: str | os.PathLike[str], knobs: Mapping[str, int | str] = {},
-    capability: str | None = None, mode: str = "in_place", is_forced: bool = False, is_echoed: bool = True,
+    capability: str | None = None, mode: str = "in_place", order: str | os.PathLike[str] | None = None, budget_gib: float | None = None, target: str | None = None,
+    is_forced: bool = False, is_echoed: bool = True,
 ) -> Bundle:
-    """Plan, prove and emit both collectives of every group; the bundle is written to `out`.
+    """Plan, prove and emit both collectives of every group; the bundle is written to `out`. The arguments are the options of `tidec compile`.
 
     topo: "8x8" or a topology file.  group: a group file.  knobs: as in `--set`, for example {"W": 4, "n_out": "full"}.
     capability: "p2p" or "nvls"; `None` = what the topology says.  mode: "in_place" or "slot_reuse", as in `install`.
+    order: a tidec.order/1 file, how a step uses the groups; `None` = as FSDP2 does by default. It shapes the model's arena, and no plan.
+    budget_gib: of the model's arena, in GiB of 2^30 bytes, at least a byte; a larger arena is refused, after the groups whose staging alone is
+    larger were cut into more passes. `None` = any size.
+    target: whose library is built beside the plans, "host", "loopback" or "nccl"; `None` = none, as for "python" and "echo".
     is_forced: a bundle that stands at `out` is replaced.
     Guaranteed: every plan of the bundle is proved, and with `is_echoed` the compiled program issues exactly its ops.
-    Raises TidecError with the diagnostics that the command would print.
+    Raises TidecError with the diagnostics that the command would print: P001 an argument, P002..P006 and P013 the inputs, the knobs or an order,
+    V1xx..V3xx and V9xx a claim that does not hold, V401 an arena above the budget, V501 the echo, C001 and C002 `out`, E001 and E002 what is missing here.
     """
     topology = topo if isinstance(topo, Topology) else parse_topology(topo)
     signature = group if isinstance(group, Signature) else load_groups(os.fspath(group))
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
+    has_library = target is not None and check_target(target).has_library
+    recorded = None if order is None else load_order(given_path(os.fspath(order), what="order"), signature)
     return _pipeline("a bundle cannot be made here", "").compile(
         topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability), mode=read_mode(mode),
-        out=given_path(os.fspath(out), what="out"), is_forced=is_forced, is_echoed=is_echoed,
+        out=given_path(os.fspath(out), what="out"), order=recorded, budget_bytes=None if budget_gib is None else _budget_bytes(budget_gib),
+        target=target if has_library else None, is_forced=is_forced, is_echoed=is_echoed,
     ).bundle
 
 
@@ -110,6 +122,14 @@ def _pipeline(sentence: str, or_else: str) -> ModuleType:
         return importlib.import_module("tidec.pipeline")
     except ModuleNotFoundError as problem:
         raise TidecError(Diagnostic("E001", f"{sentence}: the Python package {problem.name} is not installed", help=f"pip install 'tidec[compile]'{or_else}")) from problem
+
+
+def _budget_bytes(gib: object) -> int:
+    """Whole bytes of a budget in GiB. Raises P001 where it is no number, or less than a byte."""
+    if isinstance(gib, bool) or not isinstance(gib, (int, float)) or not 1 <= gib * 2**30 < math.inf:
+        raise TidecError(Diagnostic("P001", f"budget_gib={gib!r} is no size in GiB", reason="an arena of the model that is larger is refused",
+                                    help="write a number above 0, for example 80, or leave it out"))
+    return int(gib * 2**30)
 
 
 def _deadline(seconds: object) -> float:
