@@ -188,7 +188,7 @@ def _run_command(options: argparse.Namespace, environment: Mapping[str, str]) ->
 
     return run(bundle=options.bundle, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, target=options.target,
                calls=options.calls, seed=options.seed, seeds=options.seeds, data=options.data, alpha=options.alpha, accumulate=options.accumulate,
-               is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment), mode=options.mode)
+               is_poisoned=options.poison, deadline=options.deadline, cache=_cache(environment), environment=environment, mode=options.mode)
 
 
 def _bench(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,8 +15,10 @@ from tidec.inputs.capability import Lowering
 from tidec.inputs.knobs import parse_knobs
 from tidec.inputs.signature import Dtype, Group, Parameter
 from tidec.inputs.topology import parse_topology
+from tidec.interpret.bits import carry_out
 from tidec.plan.lower import lower
 from tidec.run.compare import Difference
+from tidec.run.host import HostRun
 from tidec.verify.certificate import Proved
 
 SMALL = """{"groups": [
@@ -114,6 +117,52 @@ def test_a_bundle_is_run_without_the_prover(tmp_path):
     script = "import sys; sys.modules.update(z3=None, networkx=None); from tidec import cli; sys.exit(cli.main(sys.argv[1:]))"
     done = subprocess.run((sys.executable, "-c", script, "run", bundle, "--target", "python", "--json"), capture_output=True, text=True, check=False)
     assert done.returncode == 0 and json.loads(done.stdout)["groups"][0][REDUCE]["bitwise_equal"], done.stderr
+
+
+@pytest.fixture
+def lossless(tmp_path):
+    """A bundle for two nodes whose network does not drop class 236. Nothing of it is proved or built."""
+    (tmp_path / "topology.json").write_text(json.dumps({"nodes": 2, "lanes": 1, "nic_traffic_class": 236}))
+    ask = Ask(parse_topology(str(tmp_path / "topology.json")), Group("g", 1, (Parameter("w", (7, 3), Dtype.BF16),)), Lowering.P2P, parse_knobs((), 1, nodes=2))
+    return write_bundle([Proved(lower(ask, c), "{}") for c in Collective], asks=[ask], out=tmp_path / "bundle").path
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The jobs that are run, with the settings of this process; each gives what the reference gives."""
+    found = []
+
+    def run(job):
+        found.append((job.environment, {name: os.environ.get(name) for name in SET}))
+        return HostRun(carry_out(job.plan, job.given, alpha=job.alpha), (0,) * job.num_seeds, (1.0,) * job.num_seeds)
+
+    monkeypatch.setattr(command, "run_host", run)
+    monkeypatch.setattr(command, "run_loopback", run)
+    monkeypatch.setattr(command, "library_of", lambda path, target, cache: path / target)
+    for name in SET:
+        monkeypatch.setenv(name, "")
+    return found
+
+
+SET = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_IB_TC": "236", "NCCL_GIN_IB_TC": "236"}
+
+
+def test_processes_on_gpus_get_the_environment_that_the_plans_need(lossless, jobs, json_of, told, monkeypatch):
+    assert json_of("run", lossless, "--target", "nccl")[0] == 0
+    for environment, here in jobs:
+        assert {name: environment[name] for name in SET} == SET and environment["PATH"] == os.environ["PATH"] and set(here.values()) == {""}
+    monkeypatch.setenv("NCCL_IB_TC", "106")
+    text = told("run", lossless, "--target", "nccl")
+    assert jobs[-1][0]["NCCL_GIN_IB_TC"] == jobs[-1][0]["NCCL_IB_TC"] == "106", "what somebody set stays, and GPUs follow it"
+    assert text.count("warning[E007") == 1 and 'NCCL_IB_TC is "106", and these plans need 236' in text and text.endswith("exit 0\n")
+
+
+def test_where_all_ranks_share_a_gpu_it_is_set_here_and_on_the_host_not_at_all(lossless, jobs, json_of):
+    assert json_of("run", lossless, "--target", "host")[0] == 0
+    assert jobs and {(environment, *here.values()) for environment, here in jobs} == {(None, "", "", "")}
+    jobs.clear()
+    assert json_of("run", lossless, "--target", "loopback")[0] == 0
+    assert jobs and all(environment is None and here == SET for environment, here in jobs)
 
 
 def test_both_modes_give_one_digest(json_of, group):

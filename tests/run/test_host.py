@@ -235,6 +235,13 @@ def test_no_process_outlives_the_one_that_started_it(how, hosted, tmp_path):
         parent.stdout.close()
 
 
+def test_processes_have_the_environment_that_a_job_says(hosted):
+    with started(job_of(PLANS[3], hosted, num_seeds=ENDLESS, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_GIN_IB_TC": "236"})) as running:
+        until_it_runs(running)
+        found = [Path(f"/proc/{p.pid}/environ").read_bytes() for p in running.processes]
+    assert [set(one.split(b"\0")[:-1]) for one in found] == [{b"CUDA_DEVICE_MAX_CONNECTIONS=32", b"NCCL_GIN_IB_TC=236"}] * 4
+
+
 def test_a_library_of_another_plan_is_refused(hosted):
     other = plan_of("2x2", REDUCE, "n_stg=1")
     with pytest.raises(TidecError, match="E002.*does not hold plan"):

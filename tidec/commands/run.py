@@ -1,7 +1,7 @@
 """`tidec run`: a bundle's plans on made data, on a target, compared with the reference bit for bit."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from tidec.inputs.document import quoted
 from tidec.interpret.bits import Outputs, carry_out
 from tidec.plan.ir import Plan
 from tidec.run.compare import Difference, digest, first_difference, max_error_ulps
+from tidec.run.environment import settings as environment_settings
 from tidec.run.host import DEADLINE_S, HostJob, HostRun, run_host
+from tidec.run.library import set_environment
 from tidec.run.loopback import run_loopback
 from tidec.run.made import Kind, make
 
@@ -30,7 +32,7 @@ _MAX_CALLS, _MAX_SEED, _MAX_SEEDS = 1000, 2**31 - 1, 100_000
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How plans are run. alpha: `None` = 1/N."""
+    """How plans are run. alpha: `None` = 1/N.  environment: of the processes of a job; `None` = this one's."""
 
     target: str
     calls: int
@@ -41,6 +43,7 @@ class Asking:
     accumulate: bool
     is_poisoned: bool
     deadline_s: float
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,12 @@ class Ran:
 
 def run(
     *, bundle: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, target: str, calls: str, seed: str, seeds: str,
-    data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None, cache: Cache, mode: str | None = None,
+    data: str, alpha: str | None, accumulate: bool, is_poisoned: bool, deadline: str | None, cache: Cache, environment: Mapping[str, str], mode: str | None = None,
 ) -> Answer:
     """Exit 0 where every plan gives the reference's bits, 1 where one does not or stops; a group that keeps a stock collective is only named.
 
     bundle: its folder; `None` = topo and group are compiled into the cache. The other `None`s = not given.
+    environment: of the processes of a job, where plans on GPUs get what they need of it; what is set otherwise stays, and is told.
     """
     asking = _asking(target, calls, seed, seeds, data, alpha, accumulate, is_poisoned, deadline)
     row = check_target(asking.target)
@@ -68,9 +72,20 @@ def run(
     made = bundle_of(bundle=bundle, topo=topo, group=group, settings=settings, capability=capability, mode=mode, cache=cache,
                      target=asking.target if row.has_library else None, what="run")
     library = library_of(made.path, asking.target, cache) if row.has_library else None
+    asking, warnings = _prepared(made, asking, environment)
     ran = {stem: _run(plan, ctas, library, asking) for stem, plan, ctas in zip(made.stems, made.plans, made.ctas)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
-    return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), notes)
+    return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), (*map(str, warnings), *notes))
+
+
+def _prepared(made: Bundle, asking: Asking, environment: Mapping[str, str]) -> tuple[Asking, tuple[Diagnostic, ...]]:
+    """With the environment that the plans need, and what is told of it: that of the processes, or of this one where all ranks are in it."""
+    if asking.target == "loopback":
+        return asking, set_environment(made)
+    if asking.target != "nccl":
+        return asking, ()
+    found = environment_settings(made.environment, environment)
+    return replace(asking, environment={**environment, **dict(found.values)}), found.notes
 
 
 def _asking(
@@ -102,7 +117,7 @@ def _gotten(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking, given:
             yield carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, seed=seed), 0.0
         return
     job = HostJob(library, plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned, first_seed=asking.seed,
-                  num_seeds=asking.seeds, deadline_s=asking.deadline_s, sum_ctas=ctas.sum, land_ctas=ctas.land)
+                  num_seeds=asking.seeds, deadline_s=asking.deadline_s, sum_ctas=ctas.sum, land_ctas=ctas.land, environment=asking.environment)
     ran = _carried_out(job, asking)
     yield ran.outputs, min(ran.seconds)
     other = next((i for i, d in enumerate(ran.digests) if d != ran.digests[-1]), None)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ class HostJob:
     num_seeds: runs, from seed first_seed on; each draws another interleaving, and seed 0 is the plain one.
     is_in_process: all ranks here, as threads or drawn one op after the other. is_one_process: the same in one process of its own.
     is_threaded: a thread a stream, else one a process. is_scalar: sums one value at a time. is_unread: landings stay in their arenas, and outputs say
-    nothing. deadline_s: of every wait. entry: the library's function that runs ranks. sum_ctas, land_ctas: CTAs of one launch on a GPU.
+    nothing. deadline_s: of every wait. entry: the library's function that runs ranks. sum_ctas, land_ctas: CTAs of one launch on a GPU. environment: of its processes; `None` = this one's.
     """
 
     library: Path
@@ -61,6 +61,7 @@ class HostJob:
     entry: str = "tidec_host_run"
     sum_ctas: int = 16
     land_ctas: int = 8
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def started(job: HostJob) -> Iterator[Running]:
                 printed = stack.enter_context(tempfile.TemporaryFile())
                 told = json.dumps({**objects.told(ranks), "answer": answer})
                 process = subprocess.Popen((sys.executable, "-I", "-S", worker.__file__, told), pass_fds=(*objects.files, answer), stdin=subprocess.DEVNULL, stdout=printed,
-                                           stderr=subprocess.STDOUT)
+                                           stderr=subprocess.STDOUT, env=job.environment)
                 workers.append(_Worker(process, answer, printed))
             yield Running(job, objects, workers)
         finally:

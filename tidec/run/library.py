@@ -60,9 +60,14 @@ def open_bundle(path: Path, target: str, *, has_begun: bool = False) -> Opened:
     programs = _programs(library, bundle)
     if target not in ON_GPUS:
         return Opened(bundle, target, library, programs)
+    return Opened(bundle, target, library, programs, set_environment(bundle, has_begun=has_begun))
+
+
+def set_environment(bundle: Bundle, *, has_begun: bool = False) -> tuple[Diagnostic, ...]:
+    """Set in this process what plans on GPUs need of the environment and nobody has set; a warning for each variable that is otherwise, or comes too late."""
     found = settings(bundle.environment, os.environ, has_begun=has_begun)
     os.environ.update(found.values)
-    return Opened(bundle, target, library, programs, found.notes)
+    return found.notes
 
 
 def load_rt(where: Path) -> ModuleType:
