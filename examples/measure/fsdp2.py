@@ -119,30 +119,17 @@ def live_bytes(net: Net) -> int:
     return most
 
 
-def arena_bytes(net: Net, path: str) -> int:
-    import tidec
-
-    plans = {p.digest: p for p in tidec.load(path).plans}
-    used = {c.plan_digest for g in tidec.report(net).groups for c in g.collectives if c.plan_digest}
-    return sum(plans[d].arena.bytes for d in used)
-
-
 def rank_main(options: argparse.Namespace) -> None:
     import tidec
-    from tidec.run.capture import signature_of
 
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{os.environ['MEASURE_STORE']}", rank=rank, world_size=world)
     stock = model()
     params = sum(p.numel() for p in stock.parameters())
-    path = [""]
-    if rank == 0:
-        path = [str(tidec.compile(f"1x{world}", signature_of(stock), out=os.environ["MEASURE_STORE"] + ".bundle").path)]
-    dist.broadcast_object_list(path)
     ours = {mode: model() for mode in MODES}
     for mode, net in ours.items():
-        tidec.install(net, path[0], mode=mode)
+        tidec.install(net, mode=mode)
     rows: dict[str, list[tuple[float, float]]] = {"stock": [], **{m: [] for m in MODES}}
     nets = {"stock": stock, **ours}
     for i in range(options.passes + 1):
@@ -150,7 +137,7 @@ def rank_main(options: argparse.Namespace) -> None:
             times = one_pass(nets[name])
             if i:       # the first one warms up
                 rows[name].append(times)
-    memory = {name: (live_bytes(net), arena_bytes(net, path[0]) if name != "stock" else 0) for name, net in nets.items()}
+    memory = {name: (live_bytes(net), tidec.report(net).arena_bytes if name != "stock" else 0) for name, net in nets.items()}
     stays = {mode: tidec.report(net).stock for mode, net in ours.items()}
     assert not any(stays.values()), stays
     for net in ours.values():
@@ -169,7 +156,7 @@ def launch(options: argparse.Namespace) -> int:
         store = str(Path(folder) / "store")
         processes = [
             subprocess.Popen([sys.executable, __file__, *sys.argv[1:]], stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL, stderr=subprocess.DEVNULL if r else None, text=True,
-                             env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(options.ranks), "MEASURE_STORE": store})
+                             env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(options.ranks), "MEASURE_STORE": store, "TIDEC_CACHE_DIR": str(Path(folder) / "cache")})
             for r in range(options.ranks)
         ]
         try:
