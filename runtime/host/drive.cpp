@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
+
+#include "tidec/guard.hpp"
 
 namespace tidec::host {
 
@@ -138,12 +140,15 @@ bool Driver::run_drawn(uint64_t seed) {
 }
 
 bool Driver::run_threads(uint64_t seed) {
+  size_t num = 0;
+  for (Rank* rank : ranks_) num += rank->workers().size();
   std::vector<std::thread> threads;
+  threads.reserve(num);
   for (Rank* rank : ranks_) {
     for (Worker& w : rank->workers()) {
       try {
         threads.emplace_back([this, rank, &w, state = state_of(seed, threads.size() * 1000003)] { run_worker(*rank, w, state); });
-      } catch (const std::system_error& problem) {
+      } catch (const std::exception& problem) {
         // Those that run are joined below: one that is not would end the process.
         stop("rank " + job_.name(rank->number()) + " cannot have a thread a stream: " + problem.what(), rank->number());
       }
@@ -158,11 +163,8 @@ void Driver::run_worker(Rank& rank, Worker& worker, uint64_t state) {
   int64_t idle = 0;
   while (!rank.is_through(worker)) {
     bool has_moved = false;
-    try {
-      has_moved = rank.step(worker, draw);
-    } catch (const Stopped& problem) {
-      stop(problem.why, rank.number());
-    }
+    char why[kReasonBytes];
+    if (!guarded<Stopped>(why, kReasonBytes, [&] { has_moved = rank.step(worker, draw); })) stop(why, rank.number());
     if (has_moved) {
       idle = 0;
       worker.blocked_ns = 0;

@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <tuple>
 
 #include "host/drive.hpp"
+#include "tidec/guard.hpp"
 
 namespace tidec::host {
 
@@ -78,9 +78,9 @@ void touch([[maybe_unused]] char* at, [[maybe_unused]] int64_t bytes) {
 #endif
 }
 
-int32_t tell(char* message, int64_t room, const std::string& why, int32_t code) {
-  if (room > 0) std::snprintf(message, static_cast<size_t>(room), "%s", why.c_str());
-  return code;
+int32_t misused(char* message, int64_t room, const char* why) {
+  tell(message, room, why);
+  return TIDEC_HOST_USAGE;
 }
 
 // The mapped objects of all ranks; unmapped at the end.
@@ -112,19 +112,9 @@ class Mapped {
   int64_t bytes_ = 0;
 };
 
-}  // namespace
-
-}  // namespace tidec::host
-
-using namespace tidec::host;
-
-extern "C" {
-
-int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes) {
-  if (program < 0 || program >= tidec_num_programs() || calls < 1 || calls > kMaxCalls) return TIDEC_HOST_USAGE;
+tidec_host_sizes sizes_of(int64_t program, int64_t calls) {
   const tidec_program& p = *tidec_program_at(program);
-  if (p.nodes * p.lanes > kMaxRanks) return TIDEC_HOST_USAGE;
-  const tidec::Layout& layout = *static_cast<const tidec::Layout*>(p.layout);
+  const Layout& layout = *static_cast<const Layout*>(p.layout);
   tidec_host_sizes s{};
   s.cells_at = kPage;
   s.num_cells = most_counters(program) * 5 / 4 + 8;
@@ -136,31 +126,24 @@ int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes)
   s.output_bytes = rounded(output_bytes(p, layout), 64);
   s.outputs_at = rounded(s.before_at + calls * s.output_bytes, kPage);
   s.object_bytes = rounded(s.outputs_at + calls * s.output_bytes, kPage);
-  *sizes = s;
-  return TIDEC_HOST_OK;
+  return s;
 }
 
-int64_t tidec_host_input_at(int64_t program, int64_t param) {
-  if (program < 0 || program >= tidec_num_programs()) return -1;
-  const tidec_program& p = *tidec_program_at(program);
-  return input_at(*static_cast<const tidec::Layout*>(p.layout), p.is_reduction != 0, param);
-}
-
-int32_t tidec_host_run(const tidec_host_job* told, int64_t first_rank, int64_t num_ranks, const int32_t* files, uint64_t* digests, int64_t* nanoseconds,
-                       char* message, int64_t message_bytes) {
+// As tidec_host_run, which maps what is thrown before the ranks are there: then nobody waits for them.
+int32_t run(const tidec_host_job& told, int64_t first_rank, int64_t num_ranks, const int32_t* files, uint64_t* digests, int64_t* nanoseconds, char* message, int64_t message_bytes) {
   Job job{};
-  job.told = told;
-  if (tidec_host_size(told->program, told->calls, &job.sizes) != TIDEC_HOST_OK) {
-    return tell(message, message_bytes, "there is no such program, or a number is out of range", TIDEC_HOST_USAGE);
+  job.told = &told;
+  if (tidec_host_size(told.program, told.calls, &job.sizes) != TIDEC_HOST_OK) {
+    return misused(message, message_bytes, "there is no such program, or a number is out of range");
   }
-  job.program = tidec_program_at(told->program);
-  job.layout = static_cast<const tidec::Layout*>(job.program->layout);
-  if (first_rank < 0 || num_ranks < 1 || first_rank + num_ranks > job.ranks() || told->deadline_ms < 1 || told->first_seed < 0 || told->num_seeds < 1) {
-    return tell(message, message_bytes, "a number of the job is out of range", TIDEC_HOST_USAGE);
+  job.program = tidec_program_at(told.program);
+  job.layout = static_cast<const Layout*>(job.program->layout);
+  if (first_rank < 0 || num_ranks < 1 || first_rank + num_ranks > job.ranks() || told.deadline_ms < 1 || told.first_seed < 0 || told.num_seeds < 1) {
+    return misused(message, message_bytes, "a number of the job is out of range");
   }
   Mapped mapped;
   if (!mapped.map(files, job.ranks(), job.sizes.object_bytes)) {
-    return tell(message, message_bytes, "the object of a rank cannot be mapped, or is too small", TIDEC_HOST_USAGE);
+    return misused(message, message_bytes, "the object of a rank cannot be mapped, or is too small");
   }
   for (int64_t r = 0; r < job.ranks(); ++r) {
     job.objects.emplace_back(mapped.base(r), job.sizes);
@@ -175,34 +158,62 @@ int32_t tidec_host_run(const tidec_host_job* told, int64_t first_rank, int64_t n
   }
   Driver driver(job, ranks);
   Recorder recorder;
-  try {
+  char why[kReasonBytes];
+  const bool is_done = guarded<Stopped>(why, kReasonBytes, [&] {
     for (Rank* rank : ranks) {
-      for (int64_t e = 0; e < told->calls; ++e) {
-        record(recorder, told->program, rank->number(), e);
+      for (int64_t e = 0; e < told.calls; ++e) {
+        record(recorder, told.program, rank->number(), e);
         rank->load(recorder, e);
       }
     }
-    for (int64_t i = 0; i < told->num_seeds; ++i) {
+    for (int64_t i = 0; i < told.num_seeds; ++i) {
       for (Rank* rank : ranks) rank->begin();
-      if (!driver.meet()) return tell(message, message_bytes, driver.why(), TIDEC_HOST_STOPPED);
+      if (!driver.meet()) throw Stopped{driver.why()};
       const int64_t start = now_ns();
-      if (!driver.run(static_cast<uint64_t>(told->first_seed + i)) || !driver.meet()) return tell(message, message_bytes, driver.why(), TIDEC_HOST_STOPPED);
+      if (!driver.run(static_cast<uint64_t>(told.first_seed + i)) || !driver.meet()) throw Stopped{driver.why()};
       nanoseconds[i] = now_ns() - start;
       digests[i] = 0;
       for (Rank* rank : ranks) {
         if (!job.program->is_reduction && rank->has_outputs()) {
-          record(recorder, told->program, rank->number(), told->calls);
+          record(recorder, told.program, rank->number(), told.calls);
           rank->take_last_landing(recorder);
         }
         digests[i] ^= rank->digest();
       }
     }
-    if (!driver.meet()) return tell(message, message_bytes, driver.why(), TIDEC_HOST_STOPPED);
-  } catch (const Stopped& problem) {
-    driver.stop(problem.why, first_rank);
-    return tell(message, message_bytes, driver.why(), TIDEC_HOST_STOPPED);
-  }
-  return TIDEC_HOST_OK;
+    if (!driver.meet()) throw Stopped{driver.why()};
+  });
+  if (is_done) return TIDEC_HOST_OK;
+  driver.stop(why, first_rank);
+  tell(message, message_bytes, driver.why().c_str());
+  return TIDEC_HOST_STOPPED;
+}
+
+}  // namespace
+
+}  // namespace tidec::host
+
+using namespace tidec::host;
+
+extern "C" {
+
+int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes) {
+  if (program < 0 || program >= tidec_num_programs() || calls < 1 || calls > kMaxCalls) return TIDEC_HOST_USAGE;
+  if (tidec_program_at(program)->nodes * tidec_program_at(program)->lanes > kMaxRanks) return TIDEC_HOST_USAGE;
+  return tidec::guarded<Stopped>(nullptr, 0, [&] { *sizes = sizes_of(program, calls); }) ? TIDEC_HOST_OK : TIDEC_HOST_STOPPED;
+}
+
+int64_t tidec_host_input_at(int64_t program, int64_t param) {
+  if (program < 0 || program >= tidec_num_programs()) return -1;
+  const tidec_program& p = *tidec_program_at(program);
+  return input_at(*static_cast<const tidec::Layout*>(p.layout), p.is_reduction != 0, param);
+}
+
+int32_t tidec_host_run(const tidec_host_job* told, int64_t first_rank, int64_t num_ranks, const int32_t* files, uint64_t* digests, int64_t* nanoseconds,
+                       char* message, int64_t message_bytes) {
+  int32_t code = TIDEC_HOST_STOPPED;
+  tidec::guarded<Stopped>(message, message_bytes, [&] { code = run(*told, first_rank, num_ranks, files, digests, nanoseconds, message, message_bytes); });
+  return code;
 }
 
 }  // extern "C"

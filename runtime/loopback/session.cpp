@@ -6,8 +6,9 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
+
+#include "tidec/guard.hpp"
 
 namespace tidec::loopback {
 
@@ -47,11 +48,6 @@ class Clock {
  private:
   cudaEvent_t event_ = nullptr;
 };
-
-int32_t tell(char* message, int64_t room, const std::string& why, int32_t code) {
-  if (room > 0) std::snprintf(message, static_cast<size_t>(room), "%s", why.c_str());
-  return code;
-}
 
 }  // namespace
 
@@ -161,25 +157,25 @@ extern "C" {
 int32_t tidec_loopback_has_device(char* message, int64_t message_bytes) {
   int num = 0;
   const cudaError_t error = cudaGetDeviceCount(&num);
-  if (error != cudaSuccess || num == 0) return tell(message, message_bytes, error != cudaSuccess ? cudaGetErrorString(error) : "there is no GPU", 0);
-  return 1;
+  const bool is_there = error == cudaSuccess && num > 0;
+  if (!is_there) tidec::tell(message, message_bytes, error != cudaSuccess ? cudaGetErrorString(error) : "there is no GPU");
+  return is_there;
 }
 
 int32_t tidec_loopback_run(const tidec_host_job* told, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds, char* message,
                            int64_t message_bytes) {
   tidec_host_sizes sizes;
   if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || told->land_ctas < 1) {
-    return tell(message, message_bytes, "there is no such program, or a number is out of range", TIDEC_HOST_USAGE);
+    tidec::tell(message, message_bytes, "there is no such program, or a number is out of range");
+    return TIDEC_HOST_USAGE;
   }
   // With the default of eight, waits of one stream hold up others that share its hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  try {
+  const bool is_done = tidec::guarded<Failure>(message, message_bytes, [&] {
     Job job(*told, sizes, objects, tidec::cuda::Budget{told->sum_ctas, told->land_ctas, told->land_ctas});
     for (int64_t i = 0; i < told->num_seeds; ++i) job.run(&digests[i], &nanoseconds[i]);
-  } catch (const Failure& problem) {
-    return tell(message, message_bytes, problem.why, TIDEC_HOST_STOPPED);
-  }
-  return TIDEC_HOST_OK;
+  });
+  return is_done ? TIDEC_HOST_OK : TIDEC_HOST_STOPPED;
 }
 
 }  // extern "C"

@@ -1,39 +1,30 @@
 // The C interface of the nccl target under a live job, tidec/node.h: every failure becomes text.
 #include <algorithm>
-#include <cstdio>
 
 #include "nccl/node.hpp"
+#include "tidec/guard.hpp"
 
 namespace {
 
-int32_t tell(char* message, int64_t room, const std::string& why) {
-  if (room > 0) std::snprintf(message, static_cast<size_t>(room), "%s", why.c_str());
-  return TIDEC_NODE_FAILED;
-}
+using tidec::cuda::Failure;
 
 template <class Do>
 int32_t guarded(char* message, int64_t room, Do what) {
-  try {
-    what();
-    return TIDEC_NODE_OK;
-  } catch (const tidec::cuda::Failure& problem) {
-    return tell(message, room, problem.why);
-  }
+  return tidec::guarded<Failure>(message, room, what) ? TIDEC_NODE_OK : TIDEC_NODE_FAILED;
 }
 
-// A call: `refused` says why it is none, `what` makes it. Whatever fails in it is the end of the node.
+// Whatever fails in a call is the end of the node.
 template <class Refused, class Do>
 int32_t called(tidec_node* node, char* message, int64_t room, Refused refused, Do what) {
-  if (!node->failure.empty()) return tell(message, room, node->failure);
-  const std::string why = refused(node->calls);
-  if (!why.empty()) return tell(message, room, why);
-  try {
-    what(node->node);
-    return TIDEC_NODE_OK;
-  } catch (const tidec::cuda::Failure& problem) {
-    node->failure = problem.why;
-    return tell(message, room, problem.why);
-  }
+  const auto refuse = [&] {
+    if (*node->failure != '\0') throw Failure{node->failure};
+    return refused(node->calls);
+  };
+  const auto fail = [&](const char* why) {
+    tidec::tell(node->failure, sizeof node->failure, why);
+    return node->failure;
+  };
+  return tidec::called<Failure>(message, room, refuse, [&] { what(node->node); }, fail) ? TIDEC_NODE_OK : TIDEC_NODE_FAILED;
 }
 
 }  // namespace
@@ -46,7 +37,7 @@ extern "C" {
 tidec_node* tidec_node_open(int64_t program, int64_t rank, int32_t sum_ctas, int64_t deadline_ms, char* message, int64_t message_bytes) {
   tidec_node* made = nullptr;
   guarded(message, message_bytes, [&] {
-    made = new tidec_node{Node(program, rank, sum_ctas, deadline_ms), tidec::Calls(*tidec_program_at(program)), ""};
+    made = new tidec_node{Node(program, rank, sum_ctas, deadline_ms), tidec::Calls(*tidec_program_at(program))};
   });
   return made;
 }
@@ -59,10 +50,8 @@ int32_t tidec_node_connect(tidec_node* node, const void* handles, char* message,
   return guarded(message, message_bytes, [&] { node->node.connect(handles); });
 }
 
-int32_t tidec_node_arena(tidec_node* node, void** arena, int64_t* bytes, char*, int64_t) {
-  *arena = node->node.arena();
-  *bytes = node->node.program().arena_bytes;
-  return TIDEC_NODE_OK;
+int32_t tidec_node_arena(tidec_node* node, void** arena, int64_t* bytes, char* message, int64_t message_bytes) {
+  return guarded(message, message_bytes, [&] { *arena = node->node.arena(), *bytes = node->node.program().arena_bytes; });
 }
 
 int32_t tidec_node_gather(tidec_node* node, int64_t call, const void* shard, void* stream, char* message, int64_t message_bytes) {
@@ -93,12 +82,13 @@ int32_t tidec_node_wait(tidec_node* node, int64_t deadline_ms, char* message, in
 }
 
 int32_t tidec_node_counts(tidec_node* node, int64_t call, int64_t* counts, char* message, int64_t message_bytes) {
-  const std::string why = node->calls.counted(call, tidec::nccl::kTallied);
-  if (!why.empty()) return tell(message, message_bytes, why);
-  const tidec::nccl::Tally& tally = node->node.tally(call);
-  std::copy(tally.ops, tally.ops + TIDEC_NODE_KINDS, counts);
-  std::copy(tally.bytes, tally.bytes + TIDEC_NODE_KINDS, counts + TIDEC_NODE_KINDS);
-  return TIDEC_NODE_OK;
+  return guarded(message, message_bytes, [&] {
+    const std::string why = node->calls.counted(call, tidec::nccl::kTallied);
+    if (!why.empty()) throw Failure{why};
+    const tidec::nccl::Tally& tally = node->node.tally(call);
+    std::copy(tally.ops, tally.ops + TIDEC_NODE_KINDS, counts);
+    std::copy(tally.bytes, tally.bytes + TIDEC_NODE_KINDS, counts + TIDEC_NODE_KINDS);
+  });
 }
 
 void tidec_node_close(tidec_node* node) { delete node; }

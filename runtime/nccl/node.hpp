@@ -13,6 +13,7 @@
 #include "nccl/target.hpp"
 #include "nccl/window.hpp"
 #include "tidec/calls.hpp"
+#include "tidec/guard.hpp"
 #include "tidec/node.h"
 
 namespace tidec::nccl {
@@ -104,5 +105,5 @@ struct tidec_node {
   tidec::nccl::Node node;
   tidec::Calls calls;
   // Why no call can be made any more; empty where they can.
-  std::string failure;
+  char failure[tidec::kReasonBytes] = "";
 };

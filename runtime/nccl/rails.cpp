@@ -97,7 +97,7 @@ void Rails::flush_sends() {
     check(library().group_start(), "ncclGroupStart");
     try {
       for (const Sending& one : sends_) issue(one);
-    } catch (const Failure&) {
+    } catch (...) {
       library().group_end();
       throw;
     }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "nccl/node.hpp"
 #include "nccl/run.h"
 #include "tidec/digest.hpp"
+#include "tidec/guard.hpp"
 #include "tidec/index.hpp"
 
 namespace tidec::nccl {
@@ -57,7 +57,7 @@ int64_t input_bytes(const tidec_program& p, const Layout& layout) {
   return bytes;
 }
 
-// The objects of all ranks, mapped; and this rank among them.
+// The objects of all ranks, mapped; and this rank among them. Where it ends before over() the job stops.
 class Meeting {
  public:
   Meeting(const tidec_host_job& told, const tidec_host_sizes& sizes, const tidec_program& program, const int32_t* files, int64_t own)
@@ -75,6 +75,7 @@ class Meeting {
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting() {
+    if (!is_over_) stop();
     for (char* base : bases_) munmap(base, static_cast<size_t>(sizes_.object_bytes));
   }
 
@@ -98,12 +99,14 @@ class Meeting {
     }
   }
 
+  // This rank has done its part: its end stops nobody.
+  void over() { is_over_ = true; }
+
+ private:
   void stop() {
     uint64_t nobody = 0;
     header(0).stop.compare_exchange_strong(nobody, static_cast<uint64_t>(own_) + 1);
   }
-
- private:
   std::string name(int64_t rank) const { return "rank " + cuda::rank_text(program_, rank); }
 
   const tidec_host_job& told_;
@@ -112,6 +115,7 @@ class Meeting {
   const int64_t own_;
   std::vector<char*> bases_;
   uint64_t epoch_ = 0;
+  bool is_over_ = false;
 };
 
 std::vector<char> start_of(const tidec_host_job& told, int64_t bytes) {
@@ -188,7 +192,7 @@ void run_rank(const tidec_host_job& told, const tidec_host_sizes& sizes, int64_t
   auto buffers = std::make_unique<Buffers>(told, sizes);
   try {
     run_seeds(node, *buffers, told, sizes, rank, meeting, digests, nanoseconds);
-  } catch (const Failure&) {
+  } catch (...) {
     // NOTE: freeing memory waits for all streams of the device, and a wait of NCCL's may never end.
     if (p.nodes > 1) buffers.release();
     throw;
@@ -234,26 +238,19 @@ int32_t tidec_node_run(const tidec_host_job* told, int64_t first_rank, int64_t n
                                   int64_t* nanoseconds, char* message, int64_t message_bytes) {
   tidec_host_sizes sizes;
   if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || num_ranks != 1) {
-    std::snprintf(message, static_cast<size_t>(message_bytes), "there is no such program, a number is out of range, or a process has several ranks");
+    tidec::tell(message, message_bytes, "there is no such program, a number is out of range, or a process has several ranks");
     return TIDEC_HOST_USAGE;
   }
   const tidec_program& p = *tidec_program_at(told->program);
   // With the default of eight, waits of one stream hold up others that share its hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  try {
+  const bool is_done = tidec::guarded<Failure>(message, message_bytes, [&] {
     if (first_rank < 0 || first_rank >= p.nodes * p.lanes) throw Failure{"there is no such rank"};
     Meeting meeting(*told, sizes, p, objects, first_rank);
-    try {
-      run_rank(*told, sizes, first_rank, meeting, digests, nanoseconds);
-    } catch (const Failure&) {
-      meeting.stop();
-      throw;
-    }
-  } catch (const Failure& problem) {
-    std::snprintf(message, static_cast<size_t>(message_bytes), "%s", problem.why.c_str());
-    return TIDEC_HOST_STOPPED;
-  }
-  return TIDEC_HOST_OK;
+    run_rank(*told, sizes, first_rank, meeting, digests, nanoseconds);
+    meeting.over();
+  });
+  return is_done ? TIDEC_HOST_OK : TIDEC_HOST_STOPPED;
 }
 
 }  // extern "C"

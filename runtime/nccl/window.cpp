@@ -9,6 +9,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/words.hpp"
+#include "tidec/guard.hpp"
 
 namespace tidec::nccl {
 
@@ -25,25 +26,20 @@ bool ends(int64_t deadline_ms, Do work) {
   struct State {
     std::mutex mutex;
     std::condition_variable over;
-    bool is_over = false;
-    std::string why;
+    bool is_over = false, has_failed = false;
+    char why[kReasonBytes] = "";
   };
   const auto state = std::make_shared<State>();
   std::thread([state, work] {
-    std::string why;
-    try {
-      work();
-    } catch (const Failure& problem) {
-      why = problem.why;
-    }
+    const bool is_done = guarded<Failure>(state->why, kReasonBytes, work);
     const std::lock_guard<std::mutex> lock(state->mutex);
     state->is_over = true;
-    state->why = why;
+    state->has_failed = !is_done;
     state->over.notify_all();
   }).detach();
   std::unique_lock<std::mutex> lock(state->mutex);
   if (!state->over.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return state->is_over; })) return false;
-  if (!state->why.empty()) throw Failure{state->why};
+  if (state->has_failed) throw Failure{state->why};
   return true;
 }
 

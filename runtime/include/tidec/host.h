@@ -59,7 +59,7 @@ typedef struct {
 
 enum { TIDEC_HOST_OK = 0, TIDEC_HOST_STOPPED = 1, TIDEC_HOST_USAGE = 2 };
 
-// The sizes of an object; TIDEC_HOST_USAGE where there is no such program, or a number is out of range.
+// The sizes of an object; TIDEC_HOST_USAGE where there is no such program, or a number is out of range, TIDEC_HOST_STOPPED where memory is missing to tell.
 TIDEC_API int32_t tidec_host_size(int64_t program, int64_t calls, tidec_host_sizes* sizes);
 
 // Where parameter p's gradient begins in an input; -1 where it has none.
