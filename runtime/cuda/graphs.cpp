@@ -1,6 +1,6 @@
 #include "cuda/graphs.hpp"
 
-#include <driver_functions.h>
+#include <cuda_runtime.h>
 
 #include <algorithm>
 
