@@ -49,21 +49,23 @@ class Pipe:
 
 def measure(told: dict, pipe: Pipe) -> None:
     """All lines of the job. Raises E002, E006, R001."""
-    here = _join(told, pipe)
+    pipe.at("waits for the other ranks")
+    here = join(told["rank"], told["ranks"], told["target"], deadline_s=told["deadline_s"], seed=told["seed"],
+                store=dist.FileStore(f"/proc/self/fd/{told['store']}", told["ranks"]))
     with open(f"/proc/self/fd/{told['plans']}", encoding="ascii") as file:
         plans = {plan.digest: plan for plan in map(plan_from_json, json.load(file))}
     if here.is_cuda:
         check_rails(tuple(plans.values()), loaded_nccl())
-    opened = _open(told)
+    opened = open_library(told["library"], Path(told["rt"]))
     pipe.at("measures the machine")
-    machine = _machine(told, here)
+    machine = machine_of(here)
     if here.rank == 0:
         pipe.tell(machine=machine)
     for number, line in enumerate(told["measures"]):
         plan = plans[line["plan"]]
         what = f"the {plan.collective.value.replace('_', '-')} of {quoted(line['group'])}"
         pipe.at(f"opens {what}")
-        node = _node(opened, plan, max(1, line["ctas"]), here)
+        node = connected(opened, plan, max(1, line["ctas"]), here)
         both = beside(plan, node, here)
         timer = Gate(here.control, here.device, deadline_s=told["deadline_s"], why=partial(node.wait, 1)) if here.is_cuda else Wall(here.control)
         pipe.at(f"compares the bits of {what}")
@@ -99,10 +101,9 @@ def _side(took: tuple[Took, ...], here: Here) -> dict[str, list[float]]:
     return {"seconds": [t.seconds for t in took], "host_seconds": [t.host_seconds for t in took] if here.is_cuda else []}
 
 
-def _join(told: dict, pipe: Pipe) -> Here:
-    """The process groups: stock's, and one of the host's for everything else."""
-    pipe.at("waits for the other ranks")
-    rank, ranks, is_cuda = told["rank"], told["ranks"], told["target"] == "nccl"
+def join(rank: int, ranks: int, target: str, *, deadline_s: float, seed: int, **meeting: object) -> Here:
+    """The process groups: stock's, and one of the host's for everything else. meeting: where ranks meet, as init_process_group has it. Raises E006."""
+    is_cuda = target == "nccl"
     device = torch.device("cuda", rank) if is_cuda else torch.device("cpu")
     if is_cuda:
         if torch.cuda.device_count() < ranks:
@@ -111,11 +112,10 @@ def _join(told: dict, pipe: Pipe) -> Here:
         torch.cuda.set_device(device)
         # As under FSDP2, whose collectives have streams of their own. The default one is ordered with all others.
         torch.cuda.set_stream(torch.cuda.Stream(device))
-    patience = timedelta(seconds=told["deadline_s"])
-    dist.init_process_group("nccl" if is_cuda else "gloo", store=dist.FileStore(f"/proc/self/fd/{told['store']}", ranks), rank=rank, world_size=ranks, timeout=patience,
-                            **({"device_id": device} if is_cuda else {}))
+    patience = timedelta(seconds=deadline_s)
+    dist.init_process_group("nccl" if is_cuda else "gloo", rank=rank, world_size=ranks, timeout=patience, **meeting, **({"device_id": device} if is_cuda else {}))
     control = dist.new_group(backend="gloo", timeout=patience)
-    return Here(rank, device, control, torch.cuda.current_stream().cuda_stream if is_cuda else 0, max(1, round(1000 * told["deadline_s"])), told["seed"])
+    return Here(rank, device, control, torch.cuda.current_stream().cuda_stream if is_cuda else 0, max(1, round(1000 * deadline_s)), seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +127,18 @@ class Loaded:
     programs: dict[str, int]
 
 
-def _open(told: dict) -> Loaded:
-    """The library, with the number of each of its plans."""
-    rt = load_rt(Path(told["rt"]))
+def open_library(path: str, rt_folder: Path) -> Loaded:
+    """A library, with the number of each of its plans. rt_folder: of tidec_rt. Raises E002."""
+    rt = load_rt(rt_folder)
     try:
-        library = rt.Library(told["library"])
+        library = rt.Library(path)
     except RuntimeError as problem:
-        raise TidecError(Diagnostic("E002", f"{Path(told['library']).name} cannot be loaded", reason=str(problem), help="build it on this machine: tidec compile --force --target ...")) from problem
+        raise TidecError(Diagnostic("E002", f"{Path(path).name} cannot be loaded", reason=str(problem), help="build it on this machine: tidec compile --force --target ...")) from problem
     return Loaded(rt, library, {library.program(i).plan_digest: i for i in range(library.num_programs)})
 
 
-def _node(opened: Loaded, plan: Plan, ctas: int, here: Here) -> Node:
-    """A node of this rank, connected to the others'."""
+def connected(opened: Loaded, plan: Plan, ctas: int, here: Here) -> Node:
+    """A node of this rank, connected to the others', who all come here. ctas: of its sums. Raises E002 where the library does not hold the plan."""
     if plan.digest not in opened.programs:
         raise TidecError(Diagnostic("E002", f"the library does not hold plan {plan.digest[:12]}", reason="it was built from another bundle", help="compile the bundle again with --target"))
     node = opened.rt.Node(opened.library, opened.programs[plan.digest], here.rank, ctas, here.deadline_ms)
@@ -150,9 +150,9 @@ def _node(opened: Loaded, plan: Plan, ctas: int, here: Here) -> Node:
     return node
 
 
-def _machine(told: dict, here: Here) -> dict[str, object]:
-    """What the rows were measured on. Rank 0 measures the copy while the others wait."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(told["ranks"])] if here.is_cuda else []
+def machine_of(here: Here) -> dict[str, object]:
+    """What is measured on. Rank 0 measures the copy while the others wait."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(here.control.size())] if here.is_cuda else []
     # NOTE: torch tells the version that it was built with, and what is preloaded is another one.
     nccl = ".".join(map(str, next(v for v in (loaded_nccl(), torch.cuda.nccl.version()) if any(v)))) if here.is_cuda else ""
     rate = _copy_gbps(here) if here.rank == 0 else 0.0
