@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -234,7 +236,8 @@ def join(options: argparse.Namespace) -> str:
     return "cuda" if on_gpu else "cpu"
 
 
-def train(options: argparse.Namespace, device: str) -> None:
+def train(options: argparse.Namespace, device: str, around: Callable[[int], AbstractContextManager] = lambda step: nullcontext()) -> list[dict]:
+    """What every rank measured. around: each step happens in its context."""
     rank, world, on_gpu = dist.get_rank(), dist.get_world_size(), device == "cuda"
     torch.use_deterministic_algorithms(options.round_gradients, warn_only=True)
     model, size = sharded(options, device, world), SIZES[options.size]
@@ -263,10 +266,11 @@ def train(options: argparse.Namespace, device: str) -> None:
         if options.evaluate and step % options.evaluate == options.evaluate - 1:
             with torch.no_grad():
                 losses.append(loss_of(model, rows()))
-        loss = loss_of(model, rows())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        with around(step):
+            loss = loss_of(model, rows())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         losses.append(loss.detach())
         host.append(1000 * (time.perf_counter() - begin))
         if step % options.every == 0 or step == options.steps - 1:
@@ -289,14 +293,16 @@ def train(options: argparse.Namespace, device: str) -> None:
         print(f"{result['step_ms']:.1f} ms a step, {result['tokens']} tokens a rank" + (f", peak {(result['peak_bytes'] + result.get('arena_bytes', 0)) / 2**30:.2f} GiB" if on_gpu else ""))
         if options.json:
             Path(options.json).write_text(json.dumps({"options": vars(options), "torch": torch.__version__, "world": world, "ranks": every}))
+    return every
 
 
 def measured(clock: Clock, host: list[float], losses: torch.Tensor, tokens: int, on_gpu: bool) -> dict:
-    """Losses, every step's milliseconds and their median after the warm-up, what torch's allocator gave out at most after it, and the host's milliseconds to ask for a step."""
+    """Losses, every step's milliseconds and their median after the warm-up, what torch's allocator gave out and held at most after it, what all of the GPU's memory that is
+    taken is at the end, and the host's milliseconds to ask for a step."""
     steps = clock.steps()
-    counted = steps[WARM_UP:] or steps
+    counted, taken = steps[WARM_UP:] or steps, torch.cuda.mem_get_info() if on_gpu else (0, 0)
     return {"losses": losses.tolist(), "steps_ms": [round(ms, 3) for ms in steps], "step_ms": statistics.median(counted), "tokens": tokens, "host_ms": statistics.median(host[WARM_UP:] or host),
-            "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0, "reserved_bytes": torch.cuda.max_memory_reserved() if on_gpu else 0}
+            "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0, "reserved_bytes": torch.cuda.max_memory_reserved() if on_gpu else 0, "taken_bytes": taken[1] - taken[0] if on_gpu else 0}
 
 
 def digest(model: Llama) -> str:

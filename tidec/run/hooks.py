@@ -15,6 +15,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp_module
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.run.held import Freed, Held, Result
+from tidec.run.marks import marked
 from tidec.run.reduce import Bound
 from tidec.run.versions import Fit, check
 
@@ -74,7 +75,8 @@ class Hooks:
             held = _held(fsdp_params)
             if held is None:
                 return stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm)
-            return held.gather(lambda: stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm), group, comm, packing=copy_in_stream, moving=stream)
+            with marked("all_gather", held.name):
+                return held.gather(lambda: stock(fsdp_params, group, async_op, copy_in_stream, stream, device, comm), group, comm, packing=copy_in_stream, moving=stream)
 
         return foreach_all_gather
 
@@ -84,7 +86,7 @@ class Hooks:
         def foreach_all_gather_copy_out(all_gather_result, fsdp_params, group, **others):
             if not isinstance(all_gather_result, Result):
                 return stock(all_gather_result, fsdp_params, group, **others)
-            with torch.no_grad():
+            with torch.no_grad(), marked("land", all_gather_result.held.name):
                 all_gather_result.held.land(all_gather_result.number)
 
         return foreach_all_gather_copy_out
@@ -106,7 +108,7 @@ class Hooks:
                 divide_factor=given["gradient_divide_factor"], all_reduce_group=given["all_reduce_group"], all_reduce_stream=given["all_reduce_stream"],
                 is_all_reducing=given["all_reduce_grads"], partial_output=given["partial_reduce_output"], all_reduce_hook=given["all_reduce_hook"],
                 is_sum_forced=given.get("force_sum_reduction_for_comms", False), is_stream_returned=is_stream_returned)
-            with torch.no_grad():
+            with torch.no_grad(), marked("reduce_scatter", held.name):
                 return held.reduce(lambda: stock(*args, **kwargs), bound, given["unsharded_grads"], params)
 
         return foreach_reduce
