@@ -185,6 +185,10 @@ def sharded(options: argparse.Namespace, device: str, world: int) -> Llama:
     for module in model.modules():
         if isinstance(module, Weight):
             module.is_rounded = options.round_gradients
+    return under_fsdp2(model, options, device, world)
+
+
+def under_fsdp2(model: Llama, options: argparse.Namespace, device: str, world: int) -> Llama:
     if options.checkpoint:
         from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 

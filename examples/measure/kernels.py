@@ -1,9 +1,9 @@
 """The kernels of runtime/cuda alone, on one GPU: bit for bit against numpy, and their rate a CTA.
 
-    python3 examples/measure/kernels.py [--built DIR] [--out FILE]
+    python3 examples/measure/kernels.py [--built DIR [--only-build]] [--out FILE]
 
 A sum is checked at drawn shapes, alignments and CTA counts, then timed over P = 30 pieces. Rates count bytes read and written.
-DIR: where the compiled kernels are, or are put. Needs torch, numpy and nvcc.
+DIR: where the compiled kernels are, or are put. Needs torch, numpy and, unless they are there, nvcc.
 """
 from __future__ import annotations
 
@@ -123,9 +123,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--built", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only-build", action="store_true", help="compile into DIR, which takes no GPU")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as where:
         library = build(asked.built or Path(where))
+    if asked.only_build:
+        return
     for which in range(len(SUMS)):
         assert library.prepare(which) == 0
     wrong = [(SUMS[w], seed, adds) for w in range(len(SUMS)) for seed in range(12) for adds in (False, True) if not is_right(library, w, seed, adds)]

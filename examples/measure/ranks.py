@@ -22,9 +22,9 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from tidec.build.library import build_library  # noqa: E402
 from tidec.build.rt import build_rt  # noqa: E402
 from tidec.cache.folder import private_folder  # noqa: E402
+from tidec.commands.bundles import library_of  # noqa: E402
 from tidec.emit.bundle import Bundle, read_bundle  # noqa: E402
 from tidec.inputs.ask import Collective  # noqa: E402
 from tidec.plan.ir import Plan  # noqa: E402
@@ -121,10 +121,11 @@ class Opened:
 
 def opened(path: Path, target: str, here: Here) -> Opened:
     """A bundle for this rank. What is not built yet, rank 0 builds while the others wait."""
-    rt = private_folder(kept_cache()[0].folder) / "rt"
+    cache = kept_cache()[0]
+    rt = private_folder(cache.folder) / "rt"
     for turn in (True, False):
         if turn is (here.rank == 0):
-            bundle, library = read_bundle(path), build_library(path, target).path
+            bundle, library = read_bundle(path), library_of(path, target, cache)
             build_rt(rt)
         dist.barrier(here.control)
     return Opened(bundle, open_library(os.fspath(library), rt))

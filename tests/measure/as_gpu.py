@@ -76,14 +76,14 @@ def pretend() -> None:
         def is_cuda(self):
             return True
 
-    joined, built = ranks.join, ranks.build_library
+    joined, built = ranks.join, ranks.library_of
 
     def join(rank, world, target, **rest):
         here = joined(rank, world, "host", **rest)
         return OnGpu(*(getattr(here, f.name) for f in fields(here)))
 
     ranks.join = join
-    ranks.build_library = lambda path, target: built(path, "host")
+    ranks.library_of = lambda path, target, cache: built(path, "host", cache)
     beside._memory = lambda address, num_bytes, here: tensor_at(address, num_bytes, torch.uint8)
     from tidec.run import bench_rank
 

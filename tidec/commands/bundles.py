@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tidec.build.library import build_library
+from tidec.build.library import build_library, kept_library
 from tidec.cache.key import Cache, prover_identity
 from tidec.cache.libraries import build_kept
 from tidec.emit.bundle import Bundle, read_bundle
@@ -50,8 +50,8 @@ def bundle_of(
 
 
 def library_of(bundle: Path, target: str, cache: Cache) -> Path:
-    """The library of a bundle; one of the cache is built aside, so that nobody sees half of it."""
-    return build_library(build_kept(cache, bundle, lambda folder: build_library(folder, target).is_new), target).path
+    """The library of a bundle: one that was built from the sources of this version, by any compiler; else one is built, in the cache aside, so that nobody sees half of it."""
+    return kept_library(bundle, target) or build_library(build_kept(cache, bundle, lambda folder: build_library(folder, target).is_new), target).path
 
 
 def _signature(topology: Topology, group: str | None, made: Made | None) -> Signature:

@@ -246,7 +246,7 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     NOTE: every step that may fail on one rank is followed by an exchange, so that all ranks go on or none does.
     """
     peers = team.peers
-    groups = [_as_packed(read_group(live)) for live in members]
+    groups = [as_packed(read_group(live)) for live in members]
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
     peers.check_same("how to install", asking.text())
     trouble: Reason | None = None
@@ -333,7 +333,7 @@ def _hold(
     return None
 
 
-def _as_packed(group: Group) -> Group:
+def as_packed(group: Group) -> Group:
     """The group as its shards come: packed in the type that they are gathered in, so that plans need no cast."""
     return replace(group, params=tuple(replace(p, dtype=group.gathered_as(p)) for p in group.params))
 

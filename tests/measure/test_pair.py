@@ -1,0 +1,31 @@
+"""The script of all measurements: its parts, their time, and that it runs from end to end where there is no GPU."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure" / "pair.sh"
+
+
+def test_every_part_has_a_function_for_each_target_and_all_take_less_than_twenty_minutes():
+    text = SCRIPT.read_text(encoding="utf-8")
+    parts = dict(re.findall(r'^  "(\w+) (\d+)"', text, re.MULTILINE))
+    assert list(parts)[:4] == ["ready", "bench", "interference", "sm_time"] and sum(map(int, parts.values())) < 20 * 60 and f"({sum(map(int, parts.values()))} seconds)" in text
+    assert {part: len(re.findall(rf"^ *{part}\(\)", text, re.MULTILINE)) for part in parts} == {part: 1 if part == "ready" else 2 for part in parts}
+    assert subprocess.run(["bash", "-n", str(SCRIPT)], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_it_runs_from_end_to_end_on_processes_of_this_machine(tmp_path):
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("TIDEC_")}
+    usual |= {"PYTHON": sys.executable, "PAIR_FOLDER": str(tmp_path / "bundles"), "TIDEC_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(["bash", str(SCRIPT), "host", str(tmp_path / "out")], env=usual, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
+    made = {f.name for f in (tmp_path / "out").iterdir()}
+    assert made == {"bench.json", "interference.json", "sm_time.json", "steps.json", "steps_trace.json.gz", "sweep.json", "pair.log"}
+    assert done.stdout.count(": exit 0 after") == 10
