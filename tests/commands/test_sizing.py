@@ -12,6 +12,8 @@ def sized(elems: int, *settings: str) -> Choice:
 def test_a_table_says_which_term_decided(golden):
     large, larger, small = sized(2**23), sized(2**23 + 64), sized(100)
     golden("cli/sizing.txt", choices_text(("embed", "block", "norm"), (large, larger, small)) + "\n")
+    one_node = [solve(Topology(1, 2), packed_elems=elems, grad_item_bytes=2, budget_bytes=budget) for elems, budget in ((2**18, None), (2**24, None), (2**26, None), (2**24, 40 * 2**20))]
+    golden("cli/sizing-one-node.txt", choices_text(("norm", "block", "embed", "short"), one_node) + "\n")
     golden("cli/rates.txt", "".join(f"{t}\n{rates_text(t)}\n" for t in (Topology(8, 8), Topology(1, 2), Topology(2, 2, nic_gbps=24.5, origin="our machine, measured on a Monday"))))
 
 

@@ -51,6 +51,14 @@ def test_the_plan_is_the_branch_of_its_node_count():
     assert (many.nodes, many.lanes, many.ranks, many.schedule, many.num_parts) == (2, 2, 4, "tide_rs", 1)
 
 
+@pytest.mark.parametrize(("chunks", "few", "many", "is_same"), [(1, 1, 2, True), (2, 2, 4, True), (4, 3, 4, False)])
+def test_slots_beyond_the_chunks_of_a_call_are_never_used(chunks, few, many, is_same):
+    plans = [lower(asked("1x2", f"chunks={chunks}", f"n_stg={n_stg}"), REDUCE) for n_stg in (few, many)]
+    ops = [[(s.op.kind, s.op.stream, s.moves, s.extents, s.levels) for rank in (0, 1) for call in range(3) for s in plan.steps(rank, call)] for plan in plans]
+    assert (ops[0] == ops[1]) is is_same
+    assert plans[0].arena.staging_bytes * many == plans[1].arena.staging_bytes * few
+
+
 def test_an_outbox_below_a_round_is_refused():
     ask = asked("4x2", "n_out=2")
     broken = dataclasses.replace(ask)

@@ -13,8 +13,9 @@ KNOBS = {
          "proved where (M - 1) % W <= (M - 1) % L, because elsewhere two contributors of the last wave meet in one block; compile refuses such a node count (P013).",
     "k": "The size of a round: how many puts a rank of a reduce-scatter has in flight before it waits for as many to arrive. 1..32; default, for each group: two, "
          "or four where rounds would cost a tenth of the time on the wire. A plan runs min(k, W, M-1) of them. A larger k makes fewer rounds, lets more nodes send to a rail at once, and needs an outbox of as many blocks (n_out).",
-    "n_stg": "Local staging slots of a reduce-scatter: how many node-local sums may be under way, each slot with a block from every lane. 1..8, default 2. More "
-             "slots let pushes run ahead of sums, and each takes L blocks of gradients from the arena.",
+    "n_stg": "Local staging slots of a reduce-scatter: how many chunks may be on the way to their sums, each slot with one from every lane. 1..8, default 2, and "
+             "on one node, for each group, one a chunk, or 3 with 8 chunks, while memory is not short. More slots let pushes run ahead of sums, and each takes L chunks of "
+             "gradients from the arena; slots beyond the chunks of a call are never used.",
     "n_part": "Passes of a reduce-scatter call: the packed output row is cut into n_part * L sub-slices, and one part after the other is moved. 1..4; default, "
               "for each group: the fewest whose staging is at most 21 output shards in fp32 and within a stated budget. "
               "More passes make every block smaller, so that inbox and staging take less, and make more waves, rounds and descriptors; a full outbox keeps its size.",

@@ -24,7 +24,10 @@ MAX_SHARDS = 21
 SMALL_BYTES = 64 * 2**20
 MANY_CHUNKS = 4
 PROVED_LANES = (1, 2, 4, 8)
-_ALONE_CHUNKS = (8, 4, 2)
+# On one node: staging slots by the chunks of a block. A call uses no more slots than it has chunks; to eight chunks a fourth slot brought half a percent
+# (16 CTAs, two H200s: examples/measure/results/pair.json).
+_ALONE_SLOTS = {1: 1, 2: 2, 4: 4, 8: 3}
+_FEW_SLOTS = 2
 _OTHER_CLASS = "no proof is shipped of what is set with"
 _MAX_ROUND = 4
 _WAIT_SHARE, _TAIL_SHARE, _SKEW, _MEETING_SHARE = Fraction(1, 10), Fraction(1, 20), Fraction(3, 2), Fraction(1, 5)
@@ -62,6 +65,7 @@ class Class:
     n_part: int
     n_out: int | Full
     chunks: int
+    n_stg: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,6 @@ def solve(
 
     take("W", topology.lanes, "the widest wave, one contributor a lane")
     take("k", *_round(case, knobs.W))
-    take("n_stg", knobs.n_stg, "more slots bring little (measured on a pair of H200s)")
     take("stripes", knobs.stripes, "more is not measured yet")
     parts, why = _parts(case, knobs)
     knobs = parts
@@ -139,6 +142,7 @@ def solve(
         take("chunk_bytes", 0, "")
     else:
         take("chunks", knobs.chunks, _chunks_why(case, knobs))
+    take("n_stg", knobs.n_stg, _slots_why(case, knobs))
     take("ctas_sum", *_sum_ctas(case))
     take("ctas_land", *_land_ctas(case, knobs))
     return Choice(knobs, tuple(terms))
@@ -148,12 +152,13 @@ def classes() -> tuple[Class, ...]:
     """Every class of reduce-scatters that the solver can choose at 1, 2, 4 or 8 lanes, whatever the nodes, the rates, the group, the mode and the budget.
 
     A wave is as wide as a node. Two rounds together are at most 2*k transfers; with one pass they are either that or all that there are. One node has as
-    many chunks as suits its pushes; several have one or four, and with more than one pass four, but one where nothing is pushed (one lane).
+    many chunks as suits its pushes, and slots that suit them or two; several have one chunk or four, and with more than one pass four, but one where nothing
+    is pushed (one lane).
     """
     return tuple(
-        Class(lanes, lanes, k, num_parts, n_out, chunks)
+        Class(lanes, lanes, k, num_parts, n_out, chunks, n_stg)
         for lanes in PROVED_LANES for k in (1, 2, _MAX_ROUND) if k <= lanes for num_parts in range(1, MAX_PARTS + 1) for n_out in _outboxes(lanes, k, num_parts)
-        for chunks in _chunk_counts(lanes, k, num_parts, n_out))
+        for chunks, n_stg in _stagings(lanes, k, num_parts, n_out))
 
 
 def _outboxes(lanes: int, k: int, num_parts: int) -> tuple[int | Full, ...]:
@@ -163,12 +168,15 @@ def _outboxes(lanes: int, k: int, num_parts: int) -> tuple[int | Full, ...]:
     return (FULL, *((2 * k,) if num_parts == 1 else range(k + 1, 2 * k + 1)))
 
 
-def _chunk_counts(lanes: int, k: int, num_parts: int, n_out: int | Full) -> tuple[int, ...]:
+def _stagings(lanes: int, k: int, num_parts: int, n_out: int | Full) -> list[tuple[int, int]]:
+    """Chunks, and slots for them."""
+    one, four = (1, _FEW_SLOTS), (MANY_CHUNKS, _FEW_SLOTS)
     if lanes == 1:
-        return (1,)
+        return [one]
     if num_parts > 1:
-        return (MANY_CHUNKS,)
-    return (1, *sorted(_ALONE_CHUNKS)) if n_out is FULL and k == min(lanes, _MAX_ROUND) else (1, MANY_CHUNKS)
+        return [four]
+    of_one_node = _ALONE_SLOTS if n_out is FULL and k == min(lanes, _MAX_ROUND) else {}
+    return sorted({one, four, *of_one_node.items(), *((chunks, _FEW_SLOTS) for chunks, slots in of_one_node.items() if slots > _FEW_SLOTS)})
 
 
 def num_rounds(nodes: int, width: int, k: int) -> int:
@@ -199,13 +207,13 @@ def _round(case: _Case, width: int) -> tuple[int, str]:
 
 
 def _parts(case: _Case, knobs: Knobs) -> tuple[Knobs, str]:
-    """The knobs with n_part, and the n_out and chunks that go with it: the fewest passes whose staging is small enough; and why so many.
+    """The knobs with n_part, and the n_out, chunks and n_stg that go with it: the fewest passes whose staging is small enough; and why so many.
 
-    Before another pass is taken, staging is cut into small chunks, since a chunk costs a meeting and a pass its rounds.
+    Before another pass is taken, staging has few slots and is cut into small chunks, since a chunk costs a meeting and a pass its rounds.
     """
     if not _has_passes(case, knobs):
         one = _with_outbox(case, replace(knobs, n_part=_numbers(case, is_free=False)[0]))
-        return one, f"{_OTHER_CLASS} more passes or chunks"
+        return replace(one, n_stg=_slots(case, one)), f"{_OTHER_CLASS} more passes or chunks"
     tried = [one for n in _numbers(case) for one in _cuts(case, _with_outbox(case, replace(knobs, n_part=n)), is_first=n == _numbers(case)[0])]
     sizes = [case.staging_bytes(one) for one in tried]
     shards = [Fraction(size, case.shard_bytes(one)) for one, size in zip(tried, sizes)]
@@ -229,7 +237,8 @@ def _bound(case: _Case) -> str:
 def _has_passes(case: _Case, knobs: Knobs) -> bool:
     """Whether passes and chunks are chosen: with other waves, rounds, slots or stripes than the chosen ones only one pass of whole blocks is a class that is
     shipped as proved, so that a bundle of more could not be re-checked without a solver."""
-    return (knobs.W, knobs.n_stg, knobs.stripes) == (case.topology.lanes, 2, 1) and knobs.k in (1, 2, min(_MAX_ROUND, knobs.W))
+    is_usual = "n_stg" not in case.settings or knobs.n_stg == _FEW_SLOTS
+    return is_usual and (knobs.W, knobs.stripes) == (case.topology.lanes, 1) and knobs.k in (1, 2, min(_MAX_ROUND, knobs.W))
 
 
 def _numbers(case: _Case, *, is_free: bool = True) -> range:
@@ -256,22 +265,49 @@ def _outbox_why(case: _Case, knobs: Knobs) -> str:
 
 
 def _cuts(case: _Case, knobs: Knobs, *, is_first: bool) -> Iterator[Knobs]:
-    """The knobs with the chunks that rates choose, where they are of the first pass count, and with small ones."""
-    if "chunks" in case.settings or "chunk_bytes" in case.settings or case.topology.lanes == 1:
-        yield knobs
-        return
-    first = _chunks(case, knobs)
-    if is_first:
-        yield replace(knobs, chunks=first)
-    if not is_first or first < MANY_CHUNKS:
-        yield replace(knobs, chunks=MANY_CHUNKS)
+    """The knobs with the chunks that rates choose and the slots that suit them, where they are of the first pass count; then with few slots and with small chunks."""
+    is_given = "chunks" in case.settings or "chunk_bytes" in case.settings or case.topology.lanes == 1
+    first = knobs.chunks if is_given else _chunks(case, knobs)
+    if is_first or is_given:
+        one = replace(knobs, chunks=first)
+        slots = _slots(case, one)
+        yield replace(one, n_stg=slots)
+        if slots > _FEW_SLOTS and "n_stg" not in case.settings:
+            yield replace(one, n_stg=_FEW_SLOTS)
+    if not is_given and (not is_first or first < MANY_CHUNKS):
+        yield replace(knobs, chunks=MANY_CHUNKS, n_stg=_FEW_SLOTS)
+
+
+def _slots(case: _Case, knobs: Knobs) -> int:
+    """n_stg where memory is no question."""
+    if "n_stg" in case.settings:
+        return knobs.n_stg
+    is_usual = case.is_alone and case.topology.lanes > 1 and (knobs.n_part, knobs.stripes, knobs.chunk_bytes) == (1, 1, 0)
+    return _ALONE_SLOTS.get(max(1, knobs.chunks), _FEW_SLOTS) if is_usual else _FEW_SLOTS
+
+
+def _slots_why(case: _Case, knobs: Knobs) -> str:
+    if case.topology.lanes == 1:
+        return "nothing is pushed where a node has one lane"
+    if not case.is_alone:
+        return "more slots bring little (measured on a pair of H200s)"
+    count, wanted = max(1, knobs.chunks), _slots(case, knobs)
+    if wanted > knobs.n_stg:
+        more = case.staging_bytes(replace(knobs, n_stg=wanted))
+        return f"small staging costs less than another pass; {wanted} would be {bytes_text(more)} ({_bound(case)})"
+    if (knobs.n_part, knobs.stripes, knobs.chunk_bytes) != (1, 1, 0) or count not in _ALONE_SLOTS:
+        return f"more are chosen only with one pass of {' or '.join(str(c) for c, slots in _ALONE_SLOTS.items() if slots > _FEW_SLOTS)} chunks"
+    if knobs.n_stg == count:
+        measured = ", as the fastest measured of 32 MiB a rank (two H200s)" if count > _FEW_SLOTS else ""
+        return f"a call has {_counted(count, 'chunk')} and uses no other slot{measured}"
+    return f"a fourth slot brought half a percent to {count} chunks (measured on two H200s)"
 
 
 def _chunks(case: _Case, knobs: Knobs) -> int:
     """0 = one, as it is without any. On one node what takes least beside the sums: the push of the first chunk, and a meeting for each; on several the most
     chunks whose meetings take at most a fifth of what a block takes."""
     if case.is_alone:
-        best = min((1, *reversed(_ALONE_CHUNKS)), key=lambda c: _beside_us(case, knobs, c))
+        best = min(_ALONE_SLOTS, key=lambda c: _beside_us(case, knobs, c))
         return best if best > 1 else 0
     return MANY_CHUNKS if MANY_CHUNKS * case.rates.meeting_us.value <= _MEETING_SHARE * _block_us(case, knobs) else 0
 
@@ -294,7 +330,7 @@ def _chunks_why(case: _Case, knobs: Knobs) -> str:
         return f"{_OTHER_CLASS} more"
     block, meeting, count = _block_us(case, knobs), case.rates.meeting_us.value, max(1, knobs.chunks)
     if case.is_alone:
-        other = next((c for c in (2 * count, count // 2) if c in (1, *_ALONE_CHUNKS)), count)
+        other = next((c for c in (2 * count, count // 2) if c in _ALONE_SLOTS), count)
         return (f"the first push and {_counted(count, 'meeting')} of {_time(meeting)} take {_time(_beside_us(case, knobs, count))} beside the sums, "
                 f"with {other} it would be {_time(_beside_us(case, knobs, other))}")
     if count == 1:

@@ -25,7 +25,7 @@ from tidec.verify.recheck_theorems import FILE, SCHEMA, canonical, theorem_diges
 from tidec.verify.solver import Answers
 
 LANES = (1, 2, 4, 8)
-_DEFAULTS = dict(n_part=1, n_out="full", chunks=1)
+_DEFAULTS = dict(n_part=1, n_out="full", chunks=1, n_stg=2)
 _BRANCHES = ((True, "M = 1"), (False, "M >= 2"))
 
 
@@ -53,7 +53,7 @@ def classes() -> Iterator[Class]:
 def _chosen() -> Iterator[Class]:
     """What the solver can choose where nothing is set, at 1, 2, 4 or 8 lanes; a knob that is at its default is not named."""
     for c in chosen_classes():
-        own = dict(W=c.W, k=c.k, n_part=c.n_part, n_out=str(c.n_out) if c.n_out is FULL else c.n_out, chunks=c.chunks)
+        own = dict(W=c.W, k=c.k, n_part=c.n_part, n_out=str(c.n_out) if c.n_out is FULL else c.n_out, chunks=c.chunks, n_stg=c.n_stg)
         yield Class("tide_rs", c.lanes, tuple(sorted((name, x) for name, x in own.items() if x != _DEFAULTS.get(name))))
 
 
