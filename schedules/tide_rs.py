@@ -118,9 +118,10 @@ def tide_rs(s, *, W, k, n_part=1, n_out="full", n_stg=2, chunks=1, stripes=1, mu
                     lo = w*W + 1 + r*k; hi = least(lo + k, end)
                     with s.stream("net"):
                         for c in s.serial("c", lo, hi, at_most=k):
-                            t = wrap(n + c, M)
                             s.wait(summed[J(p, c)])
-                            s.wait(credit.call(pe)[c, pp].by(t, j))
+                            s.wait(credit.call(pe)[c, pp].by(wrap(n + c, M), j))
+                        for c in s.serial("c", lo, hi, at_most=k):             # with no wait between them, so that all are under way at once
+                            t = wrap(n + c, M)
                             for context, x in each_stripe():   # each over an RMA context of its own
                                 at = (*x, *whole[len(x):]) if x else whole
                                 s.put(outbox[e % 2, block(J(p, c)), *at].of(J(p, c)), inbox[g, sub(c, j), *at].at(t, j),
