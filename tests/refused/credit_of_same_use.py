@@ -1,8 +1,8 @@
 """A put waits for the credit that its own use gives when it is over."""
 SCHEDULE = "tide_rs"
 REPLACE = (
-    ("credit.call(pe)[c, pp].by(t, j)",
-     "credit[c, p].by(t, j)"),
+    ("credit.call(pe)[c, pp].by(wrap(n + c, M), j)",
+     "credit[c, p].by(wrap(n + c, M), j)"),
 )
 PROVED_AT = dict(lanes=8, W=4, k=2)
 PLAYED_AT = dict(lanes=2, nodes=2, W=2, k=1)

@@ -62,7 +62,7 @@ def test_a_program_that_is_right_is_accepted(name, nodes, lanes, knobs):
 
 
 HAND = {
-    "a wait is dropped": ("tide_rs", 3, 2, dict(W=1, k=1), "s.wait(credit.call(pe)[c, pp].by(t, j))", "pass", "V201"),
+    "a wait is dropped": ("tide_rs", 3, 2, dict(W=1, k=1), "s.wait(credit.call(pe)[c, pp].by(wrap(n + c, M), j))", "pass", "V201"),
     "a source is freed while it is sent": ("tide_ag", 3, 2, {}, "for h in s.doubling(\"h\", M): s.wait(sent[h])", "pass", "V205"),
     "a promise is never kept": ("tide_ag", 3, 2, {}, "s.signal(released)", "pass", "V203"),
     "ranks wait before they signal": ("tide_rs", 3, 2, dict(W=2, k=1), "for i in s.others(\"i\"): s.signal(freed[U].at(n, i))", "pass", "V203"),
