@@ -208,6 +208,14 @@ def test_a_shard_is_placed_by_one_copy_where_its_parameters_are_alike(fakes, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("knobs", "puts"), [(("W=2", "k=2"), 2), (("W=2", "k=1"), 1), (("W=2", "k=2", "stripes=2", "chunks=2"), 4)])
+def test_all_puts_of_a_round_are_one_group(fakes, tmp_path, knobs, puts):
+    """What is not is sent one after the other, where a proxy of NCCL's sends it. The all-gather of three nodes puts one slot a round."""
+    gather, reduce, _ = job(fakes, bundle_of(tmp_path, "3x2", *knobs), calls=2, seeds=1)
+    assert (gather["most_puts"], reduce["most_puts"]) == (1, puts)
+
+
+@pytest.mark.slow
 def test_a_rank_that_stops_early_is_named_with_the_flag_and_the_line(fakes, tmp_path):
     gather, reduce, _ = job(fakes, bundle_of(tmp_path, "2x1"), short=2, deadline_s=1.0)
     assert "rank 0.0, stream rail, call 2: credit[1] by rank 1.0 is 2, and 3 is awaited" in gather["why"] and f"schedules/tide_ag.py:{line_of('s.wait(credit', 'tide_ag.py')}" in gather["why"]

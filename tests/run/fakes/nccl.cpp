@@ -5,6 +5,7 @@
 // What the documentation forbids ends the process with a word.
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +53,9 @@ struct Team {
 std::map<std::string, Team*> teams;
 thread_local int depth = 0;
 thread_local bool group_waits = false, group_sends = false;
+// Puts of the group that is open, and the most that one had.
+thread_local int group_puts = 0;
+int most_puts = 0;
 
 [[noreturn]] void wrong(const char* what) {
   std::fprintf(stderr, "NCCL is used wrongly: %s\n", what);
@@ -167,6 +171,8 @@ int ncclPutSignal(const void* from, size_t bytes, int type, int peer, WindowHand
   if (!own.is_source || source < own.base || source + bytes > own.base + own.bytes) wrong("a put from memory that is not registered");
   if (offset + bytes > far.bytes) wrong("a put past the end of the peer's window");
   group_sends = depth > 0;
+  most_puts = std::max(most_puts, ++group_puts);
+  if (depth == 0) group_puts = 0;
   send(r, stream, from, bytes, far.base + offset, peer, index, context);
   return kSuccess;
 }
@@ -201,8 +207,13 @@ int ncclGroupStart() { return ++depth, kSuccess; }
 int ncclGroupEnd() {
   if (--depth < 0) wrong("a group that did not begin");
   if (group_waits && group_sends) wrong("a group of waits and puts");
-  if (depth == 0) group_waits = group_sends = false;
+  if (depth == 0) group_waits = group_sends = false, group_puts = 0;
   return kSuccess;
+}
+
+int fake_most_puts() {
+  const std::lock_guard<std::recursive_mutex> lock(fake::mutex());
+  return most_puts;
 }
 
 }  // extern "C"
