@@ -89,70 +89,72 @@ void issue(Runner& runner, const Rank& rank, Call call) {
         const int64_t c_begin = 2 * w + r + 1;                                                                       // schedules/tide_rs.py:120
         const int64_t c_end = least(2 * w + r + 2, w_1 + 1);                                                         // schedules/tide_rs.py:120
         for (int64_t c = c_begin; c < c_end; ++c) {                                                                  // schedules/tide_rs.py:120
-          ops.wait(kNet, kSummed().by(n, j), e * (2 * M - 2) + p_1 + c);                                             // schedules/tide_rs.py:122
-          const int64_t peer = wrap(n + c, M);                                                                       // schedules/tide_rs.py:123
-          ops.wait(kNet, kCredit(c).by(peer, j), credit_level);                                                      // schedules/tide_rs.py:123
-          const int64_t summed_J = p_1 + c - 1;                                                                      // schedules/tide_rs.py:126
-          ops.put(kNet, kOutbox(bank, summed_J % 3).at(n, j), kInbox(gen, (j + c) % 4).at(peer, j),                  // schedules/tide_rs.py:126
-                  kArrived(c).at(peer, j), level, kSent(summed_J).at(n, j), e + 1);                                  // schedules/tide_rs.py:126
+          ops.wait(kNet, kSummed().by(n, j), e * (2 * M - 2) + p_1 + c);                                             // schedules/tide_rs.py:121
+          ops.wait(kNet, kCredit(c).by(wrap(n + c, M), j), credit_level);                                            // schedules/tide_rs.py:122
         }
-        for (int64_t c = c_begin; c < c_end; ++c) ops.wait(kNet, kArrived(c).by(back(n - c, M), j), level);          // schedules/tide_rs.py:129
-        for (int64_t J = p_1 + 2 * w + r + 3; J < least(p_1 + c_end + 2, 2 * M - 2); ++J) {                          // schedules/tide_rs.py:132
-          ops.wait(kSum, kSent(J - 3).by(n, j), e + 1);                                                              // schedules/tide_rs.py:85 from 133
-          const int64_t freed_level = e * (2 * M) + J + 1;                                                           // schedules/tide_rs.py:74 from 134, 83
-          for (int64_t o = 0; o < L; ++o) if (o != j) ops.wait(kPush, kFreed().by(n, o), freed_level);               // schedules/tide_rs.py:74 from 134, 83
-          const int64_t part = J >= M - 1 ? 1 : 0;                                                                   // schedules/tide_rs.py:75 from 134, 83
-          const int64_t J_1 = J >= M - 1 ? M - 1 : 0;                                                                // schedules/tide_rs.py:75 from 134, 83
-          const int64_t node = wrap(n + J - J_1 + 1, M);                                                             // schedules/tide_rs.py:75 from 134, 83
-          const int64_t slot = J % 2;                                                                                // schedules/tide_rs.py:75 from 134, 83
-          ops.begin_set(kPush);                                                                                      // schedules/tide_rs.py:75 from 134, 83
-          for (int64_t o = 0; o < L; ++o) {                                                                          // schedules/tide_rs.py:75 from 134, 83
-            if (o != j) {                                                                                            // schedules/tide_rs.py:75 from 134, 83
-              ops.copy(kPush, kGrad(part, node, (o + J - J_1 + 1) % 4).at(n, j), kStage(slot, j).at(n, o));          // schedules/tide_rs.py:75 from 134, 83
+        for (int64_t c = c_begin; c < c_end; ++c) {                                                                  // schedules/tide_rs.py:123
+          const int64_t sent_J = p_1 + c - 1;                                                                        // schedules/tide_rs.py:127
+          const int64_t peer = wrap(n + c, M);                                                                       // schedules/tide_rs.py:127
+          ops.put(kNet, kOutbox(bank, sent_J % 3).at(n, j), kInbox(gen, (j + c) % 4).at(peer, j),                    // schedules/tide_rs.py:127
+                  kArrived(c).at(peer, j), level, kSent(sent_J).at(n, j), e + 1);                                    // schedules/tide_rs.py:127
+        }
+        for (int64_t c = c_begin; c < c_end; ++c) ops.wait(kNet, kArrived(c).by(back(n - c, M), j), level);          // schedules/tide_rs.py:130
+        for (int64_t J = p_1 + 2 * w + r + 3; J < least(p_1 + c_end + 2, 2 * M - 2); ++J) {                          // schedules/tide_rs.py:133
+          ops.wait(kSum, kSent(J - 3).by(n, j), e + 1);                                                              // schedules/tide_rs.py:85 from 134
+          const int64_t freed_level = e * (2 * M) + J + 1;                                                           // schedules/tide_rs.py:74 from 135, 83
+          for (int64_t o = 0; o < L; ++o) if (o != j) ops.wait(kPush, kFreed().by(n, o), freed_level);               // schedules/tide_rs.py:74 from 135, 83
+          const int64_t part = J >= M - 1 ? 1 : 0;                                                                   // schedules/tide_rs.py:75 from 135, 83
+          const int64_t J_1 = J >= M - 1 ? M - 1 : 0;                                                                // schedules/tide_rs.py:75 from 135, 83
+          const int64_t node = wrap(n + J - J_1 + 1, M);                                                             // schedules/tide_rs.py:75 from 135, 83
+          const int64_t slot = J % 2;                                                                                // schedules/tide_rs.py:75 from 135, 83
+          ops.begin_set(kPush);                                                                                      // schedules/tide_rs.py:75 from 135, 83
+          for (int64_t o = 0; o < L; ++o) {                                                                          // schedules/tide_rs.py:75 from 135, 83
+            if (o != j) {                                                                                            // schedules/tide_rs.py:75 from 135, 83
+              ops.copy(kPush, kGrad(part, node, (o + J - J_1 + 1) % 4).at(n, j), kStage(slot, j).at(n, o));          // schedules/tide_rs.py:75 from 135, 83
             }
           }
-          ops.end_set(kPush);                                                                                        // schedules/tide_rs.py:75 from 134, 83
-          ops.join(kPush);                                                                                           // schedules/tide_rs.py:76 from 134, 83
-          const int64_t staged_level = e * (2 * M) + J + 3;                                                          // schedules/tide_rs.py:77 from 134, 83
-          for (int64_t o = 0; o < L; ++o) if (o != j) ops.signal(kPush, kStaged().at(n, o), staged_level);           // schedules/tide_rs.py:77 from 134, 83
-          for (int64_t i = 0; i < L; ++i) if (i != j) ops.wait(kSum, kStaged().by(n, i), staged_level);              // schedules/tide_rs.py:79 from 134, 83
-          ops.sum(kSum, kStage(slot, kOthers).at(n, j), kGrad(part, node, (j + J - J_1 + 1) % 4).at(n, j),           // schedules/tide_rs.py:80 from 134, 83
-                  kOutbox(bank, J % 3).at(n, j), false);                                                             // schedules/tide_rs.py:80 from 134, 83
-          for (int64_t i = 0; i < L; ++i) if (i != j) ops.signal(kSum, kFreed().at(n, i), staged_level);             // schedules/tide_rs.py:81 from 134, 83
-          ops.signal(kSum, kSummed().at(n, j), e * (2 * M - 2) + J + 1);                                             // schedules/tide_rs.py:135
+          ops.end_set(kPush);                                                                                        // schedules/tide_rs.py:75 from 135, 83
+          ops.join(kPush);                                                                                           // schedules/tide_rs.py:76 from 135, 83
+          const int64_t staged_level = e * (2 * M) + J + 3;                                                          // schedules/tide_rs.py:77 from 135, 83
+          for (int64_t o = 0; o < L; ++o) if (o != j) ops.signal(kPush, kStaged().at(n, o), staged_level);           // schedules/tide_rs.py:77 from 135, 83
+          for (int64_t i = 0; i < L; ++i) if (i != j) ops.wait(kSum, kStaged().by(n, i), staged_level);              // schedules/tide_rs.py:79 from 135, 83
+          ops.sum(kSum, kStage(slot, kOthers).at(n, j), kGrad(part, node, (j + J - J_1 + 1) % 4).at(n, j),           // schedules/tide_rs.py:80 from 135, 83
+                  kOutbox(bank, J % 3).at(n, j), false);                                                             // schedules/tide_rs.py:80 from 135, 83
+          for (int64_t i = 0; i < L; ++i) if (i != j) ops.signal(kSum, kFreed().at(n, i), staged_level);             // schedules/tide_rs.py:81 from 135, 83
+          ops.signal(kSum, kSummed().at(n, j), e * (2 * M - 2) + J + 1);                                             // schedules/tide_rs.py:136
         }
       }
-      if (w == 4) {                                                                                                  // schedules/tide_rs.py:137
-        ops.wait(kNet, kOwned().by(n, j), level);                                                                    // schedules/tide_rs.py:138
-        ops.copy(kNet, kSpare(bank, p).at(n, j), kInbox(gen, j).at(n, j));                                           // schedules/tide_rs.py:139
-        ops.signal(kNet, kPlaced().at(n, j), level);                                                                 // schedules/tide_rs.py:140
+      if (w == 4) {                                                                                                  // schedules/tide_rs.py:138
+        ops.wait(kNet, kOwned().by(n, j), level);                                                                    // schedules/tide_rs.py:139
+        ops.copy(kNet, kSpare(bank, p).at(n, j), kInbox(gen, j).at(n, j));                                           // schedules/tide_rs.py:140
+        ops.signal(kNet, kPlaced().at(n, j), level);                                                                 // schedules/tide_rs.py:141
       }
-      const int64_t w_2 = w >= 2 ? w - 2 : (4 - w) % 2 == 0 ? 4 : 3;                                                 // schedules/tide_rs.py:142
-      ops.begin_set(kNet);                                                                                           // schedules/tide_rs.py:142
-      for (int64_t d = 0; d < L; ++d) {                                                                              // schedules/tide_rs.py:142
-        const int64_t w_4 = 2 * w_2 + (d - 2 * w_2 + 11) % 4 + 1;                                                    // schedules/tide_rs.py:143
-        const int64_t w_5 = 2 * w + (d - 2 * w + 11) % 4 + 1;                                                        // schedules/tide_rs.py:143
-        if (((w_2 == 4 && d == 0) || (w_4 < 2 * w_2 + 3 && w_4 < M)) && !((w == 4 && d == 0) || (w_5 < 2 * w + 3 && w_5 < M))) { // schedules/tide_rs.py:143
-          ops.zero(kNet, kInbox(gen, (j + d) % 4).at(n, j));                                                         // schedules/tide_rs.py:143
+      const int64_t w_2 = w >= 2 ? w - 2 : (4 - w) % 2 == 0 ? 4 : 3;                                                 // schedules/tide_rs.py:143
+      ops.begin_set(kNet);                                                                                           // schedules/tide_rs.py:143
+      for (int64_t d = 0; d < L; ++d) {                                                                              // schedules/tide_rs.py:143
+        const int64_t w_4 = 2 * w_2 + (d - 2 * w_2 + 11) % 4 + 1;                                                    // schedules/tide_rs.py:144
+        const int64_t w_5 = 2 * w + (d - 2 * w + 11) % 4 + 1;                                                        // schedules/tide_rs.py:144
+        if (((w_2 == 4 && d == 0) || (w_4 < 2 * w_2 + 3 && w_4 < M)) && !((w == 4 && d == 0) || (w_5 < 2 * w + 3 && w_5 < M))) { // schedules/tide_rs.py:144
+          ops.zero(kNet, kInbox(gen, (j + d) % 4).at(n, j));                                                         // schedules/tide_rs.py:144
         }
       }
-      ops.end_set(kNet);                                                                                             // schedules/tide_rs.py:142
-      ops.join(kNet);                                                                                                // schedules/tide_rs.py:144
-      const int64_t ready_level = 10 * e + 5 * p + w + 1;                                                            // schedules/tide_rs.py:145
-      for (int64_t i = 0; i < L; ++i) ops.signal(kNet, kReady().at(n, i), ready_level);                              // schedules/tide_rs.py:145
-      for (int64_t i = 0; i < L; ++i) ops.wait(kNet, kReady().by(n, i), ready_level);                                // schedules/tide_rs.py:145
-      ops.land(kNet, kInbox(gen, kAll).at(n, kAll), kOut(p, kAll).at(n, j), w == 0);                                 // schedules/tide_rs.py:146
-      for (int64_t i = 0; i < L; ++i) ops.signal(kNet, kLanded().at(n, i), ready_level);                             // schedules/tide_rs.py:147
-      for (int64_t i = 0; i < L; ++i) ops.wait(kNet, kLanded().by(n, i), ready_level);                               // schedules/tide_rs.py:147
-      const int64_t w_3 = w + 2 < 5 ? w + 2 : gen;                                                                   // schedules/tide_rs.py:149
-      for (int64_t c = 2 * w_3 + 1; c < least(2 * w_3 + 2, M - 1) + 1; ++c) {                                        // schedules/tide_rs.py:149
-        ops.signal(kNet, kCredit(c).at(back(n - c, M), j), level);                                                   // schedules/tide_rs.py:149
+      ops.end_set(kNet);                                                                                             // schedules/tide_rs.py:143
+      ops.join(kNet);                                                                                                // schedules/tide_rs.py:145
+      const int64_t ready_level = 10 * e + 5 * p + w + 1;                                                            // schedules/tide_rs.py:146
+      for (int64_t i = 0; i < L; ++i) ops.signal(kNet, kReady().at(n, i), ready_level);                              // schedules/tide_rs.py:146
+      for (int64_t i = 0; i < L; ++i) ops.wait(kNet, kReady().by(n, i), ready_level);                                // schedules/tide_rs.py:146
+      ops.land(kNet, kInbox(gen, kAll).at(n, kAll), kOut(p, kAll).at(n, j), w == 0);                                 // schedules/tide_rs.py:147
+      for (int64_t i = 0; i < L; ++i) ops.signal(kNet, kLanded().at(n, i), ready_level);                             // schedules/tide_rs.py:148
+      for (int64_t i = 0; i < L; ++i) ops.wait(kNet, kLanded().by(n, i), ready_level);                               // schedules/tide_rs.py:148
+      const int64_t w_3 = w + 2 < 5 ? w + 2 : gen;                                                                   // schedules/tide_rs.py:150
+      for (int64_t c = 2 * w_3 + 1; c < least(2 * w_3 + 2, M - 1) + 1; ++c) {                                        // schedules/tide_rs.py:150
+        ops.signal(kNet, kCredit(c).at(back(n - c, M), j), level);                                                   // schedules/tide_rs.py:150
       }
     }
   }
-  ops.signal(kPush, kPushed().at(n, j), e + 1);                                                                      // schedules/tide_rs.py:88 from 150
-  ops.wait(kSum, kPushed().by(n, j), e + 1);                                                                         // schedules/tide_rs.py:90 from 150
-  ops.free(kSum, kGrad(kAll, kAll, kAll).at(n, j));                                                                  // schedules/tide_rs.py:91 from 150
+  ops.signal(kPush, kPushed().at(n, j), e + 1);                                                                      // schedules/tide_rs.py:88 from 151
+  ops.wait(kSum, kPushed().by(n, j), e + 1);                                                                         // schedules/tide_rs.py:90 from 151
+  ops.free(kSum, kGrad(kAll, kAll, kAll).at(n, j));                                                                  // schedules/tide_rs.py:91 from 151
 }
 
 }  // namespace tidec::plans::block_rs
