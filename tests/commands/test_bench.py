@@ -120,6 +120,13 @@ def test_what_cannot_be_measured_is_said_at_once(name, bundle, measured, json_of
     assert said["error"]["code"] == code and got == said["exit"] == (2 if code == "P001" else 6) and said["error"]["help"] and not jobs
 
 
+def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(measured, json_of, monkeypatch):
+    measured(HOST)
+    monkeypatch.setattr(command, "bundle_of", lambda **asked: pytest.fail("it was compiled"))
+    code, said = json_of("bench", "--topo", "1x2", "--target", "nccl", "--equal", "3:24")
+    assert code == 6 and said["error"]["code"] == "E006" and said["error"]["sentence"] == "2 ranks need 2 GPUs, and nvidia-smi lists 0"
+
+
 def test_without_inputs_there_is_nothing_to_measure(json_of, told):
     assert "give a bundle's folder, or --topo and --group, --equal or --unequal" in told("bench", "--topo", "1x2")
     assert json_of("bench", "--topo", "1x2", "--equal", "3:1")[1]["error"]["code"] == "P001"

@@ -31,6 +31,7 @@ from tidec.inputs.document import given_path, quoted
 from tidec.inputs.knobs import MAX_CTAS
 from tidec.inputs.signature import Group
 from tidec.inputs.synthetic import equal_groups, unequal_groups
+from tidec.inputs.topology import parse_topology
 from tidec.run.bench import Bench, BenchJob, Measure, Row, Side, run_bench
 from tidec.run.environment import settings as environment_settings
 
@@ -71,14 +72,15 @@ def run(
     def made(ranks: int) -> tuple[Group, ...]:
         return (*(() if equal is None else equal_groups(equal, ranks=ranks)), *(() if unequal is None else unequal_groups(unequal, ranks=ranks)))
 
+    if bundle is None and topo is not None:
+        # Before minutes of compiling for GPUs that are not there.
+        _check_gpus(asking, parse_topology(topo).ranks)
     found = bundle_of(bundle=bundle, topo=topo, group=group, settings=settings, capability=capability, mode=mode, cache=cache, target=asking.target, what="measure",
                       made=None if equal is None and unequal is None else made, ways=_WAYS)
     measures = _measures(found, asking)
     plans = tuple(p for p in found.plans if p.digest in {m.plan for m in measures})
     ranks = plans[0].ranks
-    gpus = count_gpus() if asking.target == "nccl" else ranks
-    if gpus < ranks:
-        raise TidecError(Diagnostic("E006", f"{ranks} ranks need {ranks} GPUs, and nvidia-smi lists {gpus}", help="run it on a machine with them, or give --target host"))
+    _check_gpus(asking, ranks)
     rt = private_folder(cache.folder) / "rt"
     needed = environment_settings(found.environment, environment) if asking.target == "nccl" else None
     library = library_of(found.path, asking.target, cache)
@@ -113,6 +115,14 @@ def _asking(
         () if ctas is None else tuple(read_count(c, option="--ctas", low=1, high=MAX_CTAS) for c in ctas.split(",")),
         read_count(calls, option="--calls", low=1, high=_MAX_CALLS), read_count(rounds, option="--rounds", low=1, high=_MAX_ROUNDS),
         read_count(seed, option="--seed", low=0, high=_MAX_SEED), read_seconds(deadline, option="--deadline"), path)
+
+
+def _check_gpus(asking: Asking, ranks: int) -> None:
+    """Raises E006 where a rank would have no GPU."""
+    gpus = count_gpus() if asking.target == "nccl" else ranks
+    if gpus < ranks:
+        raise TidecError(Diagnostic("E006", f"{count_text(ranks, 'rank')} need{'s' if ranks == 1 else ''} {count_text(ranks, 'GPU')}, and nvidia-smi lists {gpus}",
+                                    help="run it on a machine with them, or give --target host"))
 
 
 def _measures(found: Bundle, asking: Asking) -> tuple[Measure, ...]:
