@@ -12,11 +12,11 @@ PARTS=(
   "interference 75"       # a kernel beside repeated collectives
   "sm_time 75"            # multiprocessors and memory of both collectives
   "steps 400"             # whole training steps
-  "steps_trace 50"        # one training step of each side, by torch.profiler
+  "steps_trace 60"        # one training step of each side, by torch.profiler
   "sweep 120"             # P = 1, 9, 16, 30, 256 by 1 to 256 MiB of a shard
-  "rails 45"              # 2x1 over ncclPutSignal, where PAIR_NCCL names a libnccl.so.2 of 2.31 or later (or FOLDER/libnccl.so.2 is one)
+  "rails 45"              # 2x1 over ncclPutSignal, where PAIR_NCCL names a libnccl.so.2 of 2.31 or later (or FOLDER/libnccl.so.2[.xz] is one)
   "kernels 50"            # kernels of runtime/cuda alone
-  "tests 200"             # pytest -m gpus2
+  "tests 190"             # pytest -m gpus2
 )
 # Other variables that are read: PAIR_FOLDER (.carry/pair), PYTHON (python3).
 set -u
@@ -63,12 +63,16 @@ EOF
 if [ "$target" = nccl ]; then
   bench() { $tidec bench "$FOLDER/pair" --target nccl --ctas 16,8 --rounds 8 -o "$out/bench.json" --force; }
   interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 85 -o "$out/interference.json"; }
-  sm_time() { $measure/sm_time.py "$FOLDER/pair" --ctas 16,8 --limit 85 -o "$out/sm_time.json"; }
-  steps() { $measure/steps.py --bundles "$FOLDER" --limit 90 -o "$out/steps.json"; }
+  sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 85 -o "$out/sm_time.json"; }
+  steps() { $measure/steps.py --bundles "$FOLDER" --steps 8 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --points 1b:8192 --limit 55 --trace "$out/steps_trace.json.gz"; }
   sweep() { $tidec bench "$FOLDER/sweep" --target nccl --rounds 4 --calls 6 -o "$out/sweep.json" --force; }
   rails() {
-    local nccl=${PAIR_NCCL:-$FOLDER/libnccl.so.2}
+    local nccl=${PAIR_NCCL:-$FOLDER/libnccl.so.2} own=$TIDEC_CACHE_DIR.nccl
+    if [ ! -f "$nccl" ] && [ -f "$nccl.xz" ]; then
+      mkdir -p "$own" && "$PYTHON" -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$nccl.xz" "$own/libnccl.so.2"
+      nccl=$own/libnccl.so.2
+    fi
     if [ ! -f "$nccl" ]; then echo "no $nccl: PAIR_NCCL names no libnccl.so.2 of 2.31 or later"; return 3; fi
     LD_PRELOAD=$(realpath "$nccl") $tidec bench "$FOLDER/rails" --target nccl --rounds 4 --deadline 20 -o "$out/rails.json" --force
   }

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,16 +50,16 @@ def arguments(about: str, *, out: str) -> argparse.ArgumentParser:
     return parser
 
 
-def start(program: str, given: Sequence[str], *, ranks: int, limit_s: float) -> int | None:
-    """The exit code of a job of this program, or `None` where this process is one of its ranks. given: what the program was given."""
+def start(program: str, given: Sequence[str], *, ranks: int, limit_s: float, environment: Mapping[str, str] = {}) -> int | None:
+    """The exit code of a job of this program, or `None` where this process is one of its ranks. given: what the program was given.  environment: beside the usual."""
     if "RANK" in os.environ:
         parent = os.environ.get("RANKS_PARENT")
         if parent is not None and not go_with_parent(int(parent)):
             return 1
         return None
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "WORLD_SIZE": str(ranks), "RANKS_STORE": str(Path(folder) / "store"), "RANKS_PARENT": str(os.getpid())}
-        processes = [subprocess.Popen([sys.executable, program, *given], env={"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "32", **environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdin=subprocess.DEVNULL)
+        usual = {"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "32", **os.environ, **environment, "WORLD_SIZE": str(ranks), "RANKS_STORE": str(Path(folder) / "store"), "RANKS_PARENT": str(os.getpid())}
+        processes = [subprocess.Popen([sys.executable, program, *given], env={**usual, "RANK": str(r), "LOCAL_RANK": str(r)}, stdin=subprocess.DEVNULL)
                      for r in range(ranks)]
         try:
             return _ended(processes, limit_s)

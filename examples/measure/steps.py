@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import train_fsdp2  # noqa: E402
 
 SIDES = ("stock", "in_place", "slot_reuse")
-POINTS = "1b:8192,1b:32768,1b:32768:checkpoint,3b:16384:checkpoint,small:1024:exact,small:1024:checkpoint:exact,1b:2048"
+POINTS = "1b:8192,1b:32768,1b:16384:checkpoint,3b:8192:checkpoint,small:1024:exact,small:1024:checkpoint:exact,1b:2048"
 # The step that is traced, and how many there are then.
 _TRACED, _TRACED_STEPS = 3, 5
 
@@ -201,8 +201,8 @@ def main(given: Sequence[str]) -> int:
         path.write_text(json.dumps({"schema": "tidec.steps/1", "torch": torch.__version__, "target": asked.target, "steps": asked.steps, "rows": [], "points": [], "failed": []}) + "\n", encoding="ascii")
     for point in points:
         # cuBLAS gives the same bits again only so.
-        os.environ |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if point.is_exact else {}
-        code = start(__file__, [*given, "--points", point.name], ranks=asked.ranks, limit_s=asked.limit)
+        exact = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if point.is_exact else {}
+        code = start(__file__, [*given, "--points", point.name], ranks=asked.ranks, limit_s=asked.limit, environment=exact)
         if code is None:
             rank_main(asked)
             return 0

@@ -28,7 +28,8 @@ MEASURE = ROOT / "examples" / "measure"
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """`program(name)` is a program of examples/measure, as a module."""
-    monkeypatch.syspath_prepend(str(MEASURE))
+    for folder in (MEASURE.parent, MEASURE):
+        monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module
 
 
