@@ -2,10 +2,10 @@
 # All measurements of README on two GPUs of one machine, the most valuable first: each part with a time of its own, a file of its own, and no part after it lost with it.
 #
 #     examples/measure/pair.sh prepare [FOLDER]        where z3 and nvcc are: compiles what the parts need into FOLDER (.carry/pair), for TIDEC_CUDA_ARCH (9.0)
-#     examples/measure/pair.sh OUT [PART...]           where the GPUs are: OUT/PART.json each, and OUT/pair.log with all that was printed; exit 1 if a part failed (one that lacks what it takes ends with 3)
+#     examples/measure/pair.sh OUT [PART...]           where the GPUs are: OUT/PART.json each, and OUT/pair.log with all that was printed; exit 1 if a part failed
 #     examples/measure/pair.sh host OUT [PART...]      the same commands on processes of this machine, small: nothing that it writes is a measurement
 #
-# Parts, in the order in which they run, with their most seconds; all of them where none is named (1180 seconds). What they are told is in the function of each.
+# A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1180 seconds). What they are told is in the function of each.
 PARTS=(
   "ready 90"              # tidec_rt, and what lends storages, compiled for this Python; every GPU is there
   "bench 75"              # both collectives beside stock, every bit compared: results/pair.json
@@ -18,8 +18,9 @@ PARTS=(
   "kernels 50"            # kernels of runtime/cuda alone
   "tests 190"             # pytest -m gpus2
 )
-# Other variables that are read: PAIR_FOLDER (.carry/pair), PYTHON (python3).
+# Other variables that are read: PAIR_FOLDER (.carry/pair, of the checkout), PYTHON (python3).
 set -u
+from=$PWD
 cd "$(dirname "$0")/../.." || exit 2
 PYTHON=${PYTHON:-python3}
 FOLDER=${PAIR_FOLDER:-.carry/pair}
@@ -29,16 +30,18 @@ export TIDEC_CUDA_ARCH=${TIDEC_CUDA_ARCH:-9.0}
 
 if [ "${1:-}" = prepare ]; then
   folder=${2:-$FOLDER}
+  if [ -n "${2:-}" ]; then folder=$(cd "$from" && realpath -m "$2"); fi
   mkdir -p "$folder" && "$PYTHON" examples/measure/bundles.py "$folder" || exit 1
-  mkdir -p "$folder/kernels" && exec "$PYTHON" examples/measure/kernels.py --built "$folder/kernels" --only-build
+  rm -rf "$folder/kernels"
+  mkdir "$folder/kernels" && exec "$PYTHON" examples/measure/kernels.py --built "$folder/kernels" --only-build
 fi
 
 target=nccl
 if [ "${1:-}" = host ]; then target=host; shift; fi
 out=${1:?pair.sh OUT [PART...], or pair.sh prepare [FOLDER]}
 shift
+out=$(cd "$from" && realpath -m "$out")
 mkdir -p "$out" || exit 2
-out=$(cd "$out" && pwd)
 # Not in OUT, and there for the next call on this machine.
 export TIDEC_CACHE_DIR=${TIDEC_CACHE_DIR:-${TMPDIR:-/tmp}/tidec-pair-$UID}
 mkdir -p -m 700 "$TIDEC_CACHE_DIR"
@@ -62,8 +65,8 @@ EOF
 }
 if [ "$target" = nccl ]; then
   bench() { $tidec bench "$FOLDER/pair" --target nccl --ctas 16,8 --rounds 8 -o "$out/bench.json" --force; }
-  interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 85 -o "$out/interference.json"; }
-  sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 85 -o "$out/sm_time.json"; }
+  interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 70 -o "$out/interference.json"; }
+  sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 70 -o "$out/sm_time.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --steps 8 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --points 1b:8192 --limit 55 --trace "$out/steps_trace.json.gz"; }
   sweep() { $tidec bench "$FOLDER/sweep" --target nccl --rounds 4 --calls 6 -o "$out/sweep.json" --force; }
@@ -80,8 +83,8 @@ if [ "$target" = nccl ]; then
   tests() { TRAIN_PLANS=$(realpath "$FOLDER/small") "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider $files; }
 else
   bench() { $tidec bench "$FOLDER/tiny" --rounds 2 --calls 2 -o "$out/bench.json" --force; }
-  interference() { $measure/interference.py "$FOLDER/tiny" --target host --rounds 1 --limit 85 -o "$out/interference.json"; }
-  sm_time() { $measure/sm_time.py "$FOLDER/tiny" --target host --limit 85 -o "$out/sm_time.json"; }
+  interference() { $measure/interference.py "$FOLDER/tiny" --target host --rounds 1 --limit 70 -o "$out/interference.json"; }
+  sm_time() { $measure/sm_time.py "$FOLDER/tiny" --target host --limit 70 -o "$out/sm_time.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64:exact,tiny:64:checkpoint --steps 3 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64 --limit 55 --trace "$out/steps_trace.json.gz"; }
   sweep() { bench; mv "$out/bench.json" "$out/sweep.json"; }

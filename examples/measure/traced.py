@@ -11,7 +11,7 @@ from dataclasses import dataclass
 # What is kept of a trace that is exported small: work of the GPU, and marks on both sides.
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _MARKS = ("user_annotation", "gpu_user_annotation")
-_MARKED = ("tidec::", "FSDP::", "step", "Optimizer.step", "nccl:")
+_MARKED = ("tidec::", "FSDP::", "Optimizer.step", "nccl:")
 # What names kernels of collectives, theirs and ours, and how far apart kernels may be that are told as one.
 _COLLECTIVE, _GAP_US = ("nccl", "tidec", "chunk_cat", "split_with_sizes"), 5.0
 _HOME, _PEER = "DtoD", "PtoP"
@@ -94,7 +94,7 @@ def slim(trace: Mapping, *, label: str, pid: int) -> list[dict[str, object]]:
     events: list[dict[str, object]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": label}}]
     for e in sorted(kept, key=lambda e: e["ts"]):
         is_on_gpu = e["cat"] in (*_WORK, "gpu_user_annotation")
-        key = (is_on_gpu, e["args"].get("stream", e["tid"]) if is_on_gpu else e["tid"])
+        key = (is_on_gpu, e.get("args", {}).get("stream", e["tid"]) if is_on_gpu else e["tid"])
         if key not in rows:
             rows[key] = len(rows)
             events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": rows[key], "args": {"name": f"{'stream' if is_on_gpu else 'thread'} {key[1]}"}})

@@ -46,6 +46,16 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundle
 
 
+@pytest.fixture(scope="session")
+def tiny_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle of the tiny model of train_fsdp2.py, proved and built for the host target."""
+    folder, usual = tmp_path_factory.mktemp("plans"), {name: value for name, value in os.environ.items() if not name.startswith("TIDEC_")}
+    done = subprocess.run([sys.executable, str(MEASURE / "bundles.py"), str(folder), "tiny", "--target", "host"], env={**usual, "TIDEC_CACHE_DIR": str(folder / "cache")}, capture_output=True,
+                          text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return folder
+
+
 @pytest.fixture
 def ran(tmp_path: Path, rt_kept: Path) -> Callable[..., str]:
     """`ran(program, *arguments)` runs a program in a cache with tidec_rt, and gives what it printed. as_gpu: its ranks, two, run as if they had GPUs."""
@@ -59,7 +69,7 @@ def ran(tmp_path: Path, rt_kept: Path) -> Callable[..., str]:
         command = [sys.executable, str(MEASURE / program), *map(str, arguments)]
         if as_gpu:
             command[1:2] = [str(Path(__file__).parent / "as_gpu.py"), command[1]]
-        done = subprocess.run(command, env=usual, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, env=usual, cwd=tmp_path, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
         return done.stdout
 

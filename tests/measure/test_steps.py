@@ -61,14 +61,12 @@ def test_what_is_asked_of_the_training_is_what_it_takes(program):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_environment")
-def test_all_sides_train_the_same_bits_and_are_traced(ran, tmp_path):
-    ran("bundles.py", tmp_path / "plans", "tiny", "--target", "host")
-    ran("steps.py", "--target", "host", "--points", "tiny:64:exact,tiny:64:checkpoint:exact", "--steps", 3, "--bundles", tmp_path / "plans")
+def test_all_sides_train_the_same_bits_and_are_traced(tiny_plans, ran, tmp_path):
+    ran("steps.py", "--target", "host", "--points", "tiny:64:exact,tiny:64:checkpoint:exact", "--steps", 3, "--bundles", tiny_plans)
     told = json.loads((tmp_path / "steps.json").read_text())
     assert len(told["rows"]) == 12 and not told["failed"] and all(p["bits_are_stocks"] and p["repeats_have_equal_bits"] for p in told["points"]) and len(told["points"]) == 6
     assert all(r["is_as_planned"] and r["calls_stock"] == {} for r in told["rows"] if r["by"] != "stock")
-    ran("steps.py", "--target", "host", "--points", "tiny:64", "--bundles", tmp_path / "plans", "--trace", "step.json.gz")
+    ran("steps.py", "--target", "host", "--points", "tiny:64", "--bundles", tiny_plans, "--trace", "step.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "step.json.gz").read_bytes()))["traceEvents"]
     marks = [{e["name"].partition(" ")[0] for e in events if e["ph"] == "X" and e["pid"] == pid} for pid in range(3)]
     assert "FSDP::all_gather" in marks[0] and not any(m.startswith("tidec::") for m in marks[0])
@@ -76,10 +74,10 @@ def test_all_sides_train_the_same_bits_and_are_traced(ran, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_environment")
-def test_a_point_that_fails_is_told_and_the_next_one_runs(program, ran, tmp_path, monkeypatch):
-    ran("bundles.py", tmp_path / "plans", "tiny", "--target", "host")
-    shutil.copytree(tmp_path / "plans" / "tiny", tmp_path / "plans" / "small")
+def test_a_point_that_fails_is_told_and_the_next_one_runs(tiny_plans, ran, tmp_path):
+    """The plans of one size do not move the parameters of another."""
+    shutil.copytree(tiny_plans / "tiny", tmp_path / "plans" / "small")
+    shutil.copytree(tiny_plans / "tiny", tmp_path / "plans" / "tiny")
     with pytest.raises(AssertionError, match="exit code 1"):
         ran("steps.py", "--target", "host", "--points", "small:256,tiny:64", "--steps", 3, "--bundles", tmp_path / "plans")
     told = json.loads((tmp_path / "steps.json").read_text())
