@@ -87,7 +87,7 @@ else
   sm_time() { $measure/sm_time.py "$FOLDER/tiny" --target host --limit 70 -o "$out/sm_time.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64:exact,tiny:64:checkpoint --steps 3 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64 --limit 55 --trace "$out/steps_trace.json.gz"; }
-  sweep() { bench; mv "$out/bench.json" "$out/sweep.json"; }
+  sweep() { $tidec bench "$FOLDER/tiny" --rounds 2 --calls 2 -o "$out/sweep.json" --force; }
   rails() { echo "nothing on the host"; }
   kernels() { $measure/kernels.py --help > /dev/null; }
   tests() { "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider --collect-only $files; }
