@@ -365,6 +365,8 @@ def main() -> int:
     if "RANK" not in os.environ:
         return launch(options)
     train(options, join(options))
+    # NOTE: a thread of gloo's may still have tensors of the last collective when that is over, and ends the process if Python has ended by then (torch 2.13).
+    dist.barrier()
     dist.destroy_process_group()
     return 0
 

@@ -104,6 +104,8 @@ def main() -> None:
         if options.tidec and int(os.environ["RANK"]) == 0:
             print(tidec.report(trainer.model_parts[0]))
         trainer.close()
+        # As in train_fsdp2.py: threads of gloo's are done with tensors before Python ends.
+        dist.barrier()
         dist.destroy_process_group()
 
 

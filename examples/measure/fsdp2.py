@@ -147,6 +147,8 @@ def rank_main(options: argparse.Namespace) -> None:
             {"what": name, "all_gather_ms": round(1000 * statistics.median(a for a, _ in times), 2), "reduce_scatter_ms": round(1000 * statistics.median(b for _, b in times), 2),
              "live_bytes_of_backward": memory[name][0], "arena_bytes": memory[name][1]} for name, times in rows.items()]}
         print(json.dumps(found), flush=True)
+    # As in examples/train_fsdp2.py: threads of gloo's are done with tensors before Python ends.
+    dist.barrier()
     dist.destroy_process_group()
 
 
