@@ -20,6 +20,24 @@ def test_every_part_has_a_function_for_each_target_and_all_take_less_than_twenty
     assert subprocess.run(["bash", "-n", str(SCRIPT)], check=False).returncode == 0
 
 
+def test_what_it_runs_where_the_gpus_are_loads_where_there_is_no_prover():
+    pytest.importorskip("torch")
+    files = re.findall(r'^files="(.+)"$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)[0].split()
+    hidden = '''if True:
+        import sys
+        sys.modules.update({name: None for name in ("z3", "cvc5", "matplotlib")})
+        sys.path[:0] = ["examples/measure", "examples"]
+        import pytest
+        import interference, kernels, sm_time, steps, train_fsdp2
+        from tidec.commands import bench
+        sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-m", "gpu or gpus2", *sys.argv[1:]]))
+    '''
+    usual = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+    done = subprocess.run([sys.executable, "-c", hidden, *files], env=usual, cwd=SCRIPT.parents[2], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert all(f"{file}::" in done.stdout for file in files), done.stdout
+
+
 @pytest.mark.slow
 def test_it_runs_from_end_to_end_on_processes_of_this_machine(tmp_path):
     usual = {name: value for name, value in os.environ.items() if not name.startswith("TIDEC_")}

@@ -1,5 +1,7 @@
 """Only a plan whose claims are all proved gets a certificate."""
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -66,3 +68,23 @@ def test_what_is_refuted_is_told_before_what_is_unknown():
         certify(plan, Report((unknown, *refuted), 0.0, False))
     assert [d.code for d in caught.value.diagnostics] == ["V104", "V901"]
     assert caught.value.exit is Exit.REFUTED
+
+
+def test_what_was_proved_is_planned_and_written_without_the_prover(tmp_path):
+    script = """if True:
+        import sys
+        sys.modules["z3"] = None
+        from tidec.emit.bundle import write_bundle
+        from tidec.inputs.ask import Ask, Collective
+        from tidec.inputs.capability import Lowering
+        from tidec.inputs.knobs import parse_knobs
+        from tidec.inputs.signature import Dtype, Group, Parameter
+        from tidec.inputs.topology import parse_topology
+        from tidec.plan.lower import lower
+        from tidec.verify.certificate import Proved
+        ask = Ask(parse_topology("3x2"), Group("g", 1, (Parameter("w", (7, 3), Dtype.BF16),)), Lowering.P2P, parse_knobs((), 2, nodes=3))
+        print(*(p.collective.value for p in write_bundle([Proved(lower(ask, c), "{}") for c in Collective], asks=[ask], out=sys.argv[1]).plans))
+    """
+    done = subprocess.run((sys.executable, "-c", script, str(tmp_path / "bundle")), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [c.value for c in Collective]

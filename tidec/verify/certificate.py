@@ -9,11 +9,10 @@ from tidec.errors import TidecError
 from tidec.verify.axioms import AXIOMS
 from tidec.verify.budget import plan_claims
 from tidec.verify.obligation import Verdict
-from tidec.verify.prove import Report
-from tidec.verify.solver import version
 
 if TYPE_CHECKING:
     from tidec.plan.ir import Plan
+    from tidec.verify.prove import Report
 
 SCHEMA = "tidec.certificate/1"
 
@@ -28,6 +27,9 @@ class Proved:
 
 def certify(plan: Plan, report: Report) -> Proved:
     """The plan as proved. Raises TidecError with the message of every claim that is not: refuted ones first, then vacuous, then unknown ones."""
+    # Loaded here, because what was proved is also written, rendered and built where there is no prover.
+    from tidec.verify.solver import version
+
     order = (Verdict.REFUTED, Verdict.VACUOUS, Verdict.UNKNOWN)
     claims = (*report.claims, *plan_claims(plan))
     bad = [c.diagnostic for verdict in order for c in claims if c.verdict is verdict]
