@@ -20,48 +20,21 @@ import json
 import math
 import statistics
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
-from ranks import Opened, arguments, gathered, joined, opened, start
+from ranks import Opened, gathered, measured_by, of_bundle
+from windows import MAX_CALLS, Call, Side, Window, covered, nothing, sides, windows_of
 
 from tidec.inputs.ask import Collective
-from tidec.run.beside import Here, beside
-from tidec.run.bench_rank import connected, machine_of
-from tidec.run.timing import finish
+from tidec.run.beside import Here
+from tidec.run.bench_rank import machine_of
 
-Call = Callable[[], object]
 # Of a window: how long it should be, and how much longer the calls should go on than the kernel takes alone.
-WINDOW_S, BEYOND, EXTRA_CALLS, MAX_CALLS = 3e-3, 1.5, 2, 240
-_FIRST_CYCLES, _MOST_CYCLES = 16_000_000, 128_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Kernels and calls side by side on one rank. kernel_s: from the gate to the last launch's end, of all launches.  ends_s: when each call was over.
-
-    is_held: all of it was enqueued before the gate opened.
-    """
-
-    kernel_s: float
-    ends_s: tuple[float, ...]
-    is_held: bool = True
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether calls went on until after the last launch."""
-        return not self.ends_s or self.ends_s[-1] >= self.kernel_s
-
-    @property
-    def call_s(self) -> float:
-        """Seconds of a call; 0 where there is none."""
-        return self.ends_s[-1] / len(self.ends_s) if self.ends_s else 0.0
+WINDOW_S, BEYOND, EXTRA_CALLS = 3e-3, 1.5, 2
 
 
 def calls_by(ends_s: Sequence[float], until_s: float) -> float:
@@ -71,87 +44,6 @@ def calls_by(ends_s: Sequence[float], until_s: float) -> float:
         return float(over)
     begin = ends_s[over - 1] if over else 0.0
     return over + (until_s - begin) / (ends_s[over] - begin)
-
-
-class Streams:
-    """Windows of a GPU. why: raises where it knows why a stream does not end."""
-
-    def __init__(self, here: Here, why: Call):
-        self._here, self._why, self._cycles = here, why, _FIRST_CYCLES
-        self._meeting, self._beside = torch.zeros(1, device=here.device), torch.cuda.Stream(here.device)
-
-    def __call__(self, kernel: Call, launches: int, side: Call, calls: int) -> Window:
-        while True:
-            window = self._once(kernel, launches, side, calls)
-            if all(gathered(window.is_held, self._here)) or self._cycles >= _MOST_CYCLES:
-                return window
-            self._cycles *= 2
-
-    def _once(self, kernel: Call, launches: int, side: Call, calls: int) -> Window:
-        finish(self._here.deadline_ms / 1000, self._why)
-        dist.barrier(self._here.control)
-        opened, begin, end, *ends = (torch.cuda.Event(enable_timing=True) for _ in range(3 + calls))
-        torch.cuda._sleep(self._cycles)
-        # Gates of the ranks open at different times; from here on they are together.
-        dist.all_reduce(self._meeting)
-        opened.record()
-        self._beside.wait_event(opened)
-        with torch.cuda.stream(self._beside):
-            begin.record()
-            for _ in range(launches):
-                kernel()
-            end.record()
-        for over in ends:
-            side()
-            over.record()
-        is_held = not opened.query()
-        finish(self._here.deadline_ms / 1000, self._why)
-        return Window(begin.elapsed_time(end) / 1e3 if launches else 0.0, tuple(opened.elapsed_time(e) / 1e3 for e in ends), is_held)
-
-
-class Threads:
-    """Windows of the host: calls are over when they return, so that another thread makes them."""
-
-    def __init__(self, here: Here):
-        self._here = here
-
-    def __call__(self, kernel: Call, launches: int, side: Call, calls: int) -> Window:
-        ends: list[float] = []
-        dist.barrier(self._here.control)
-        begin = time.perf_counter()
-
-        def go_on() -> None:
-            for _ in range(calls):
-                side()
-                ends.append(time.perf_counter() - begin)
-
-        other = threading.Thread(target=go_on, daemon=True)
-        other.start()
-        for _ in range(launches):
-            kernel()
-        took = time.perf_counter() - begin
-        other.join(self._here.deadline_ms / 1000)
-        assert len(ends) == calls, f"{calls - len(ends)} of {calls} calls did not end"
-        return Window(took if launches else 0.0, tuple(ends))
-
-
-def nothing() -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What goes on beside a kernel. bytes: that a rank receives in a call."""
-
-    collective: str
-    by: str
-    ctas: int
-    bytes: int
-    call: Call
-
-    @property
-    def name(self) -> str:
-        return f"{self.collective} {self.by}" + (f", {self.ctas} CTAs" if self.ctas else "")
 
 
 def kernels(here: Here) -> dict[str, Call]:
@@ -169,25 +61,6 @@ def kernels(here: Here) -> dict[str, Call]:
         f"elementwise {line.nbytes >> 20} MiB": lambda: torch.mul(line, 1.5, out=line_out)}
 
 
-def sides(found: Opened, group: str, ctas: Sequence[int], here: Here) -> tuple[list[Side], list]:
-    """Both collectives of a group, stock and by their plans, the sums on so many CTAs and on as many as the bundle has; and the nodes, to be closed."""
-    made, nodes, is_stock_there = [], [], set()
-    for collective in Collective:
-        plan, own = found.plan_of(group, collective)
-        is_summed = here.is_cuda and collective is Collective.REDUCE_SCATTER
-        for n in dict.fromkeys((*ctas, own)) if is_summed else (0,):
-            nodes.append(connected(found.loaded, plan, max(1, n), here))
-            both = beside(plan, nodes[-1], here)
-            difference = both.check()
-            assert difference is None, f"{collective.value} of {group}: {difference}"
-            received = both.size_bytes * (plan.ranks - 1) // plan.ranks
-            if collective not in is_stock_there:
-                is_stock_there.add(collective)
-                made.append(Side(collective.value, "stock", 0, received, both.stock))
-            made.append(Side(collective.value, "plan", n, received, both.plan))
-    return made, nodes
-
-
 def measured(windows: Callable[..., Window], kernel: Call, made: Sequence[Side], *, rounds: int, here: Here) -> tuple[list[Window], dict[str, list[Window]], int]:
     """Windows of a kernel alone and beside every side, one a round after one that warms up, of the rank that was slowest; and the launches in each."""
     windows(kernel, 3, nothing, 0)
@@ -198,12 +71,9 @@ def measured(windows: Callable[..., Window], kernel: Call, made: Sequence[Side],
         calls[s.name] = min(MAX_CALLS, EXTRA_CALLS + math.ceil(BEYOND * launches * one_s / max(gathered(windows(nothing, 0, s.call, 8).call_s, here))))
     for i in range(rounds + 1):
         for s in (None, *made) if i % 2 else (*made[::-1], None):
-            while True:
-                window = windows(kernel, launches, nothing if s is None else s.call, 0 if s is None else calls[s.name])
-                every = gathered(window, here)
-                if s is None or all(w.is_covered for w in every) or calls[s.name] >= MAX_CALLS:
-                    break
-                calls[s.name] = min(MAX_CALLS, 2 * calls[s.name])
+            every, taken = covered(windows, kernel, launches, nothing if s is None else s.call, 0 if s is None else calls[s.name], here)
+            if s is not None:
+                calls[s.name] = taken
             if i:
                 (alone if s is None else found[s.name]).append(max(every, key=lambda w: w.kernel_s))
     return alone, found, launches
@@ -233,17 +103,10 @@ def text(rows: Sequence[Mapping]) -> str:
         f"{r['slower_us_per_gb']:8.1f} us a GB  a call {r['call_alone_us']:7.1f} -> {r['call_beside_us']:7.1f} us{'' if r['is_covered'] else '  NOT COVERED'}" for r in rows)
 
 
-def rank_main(options) -> None:
-    here = joined(options.target, deadline_s=options.deadline, seed=options.seed)
-    found = opened(Path(options.bundle), options.target, here)
+def measure(options, here: Here, found: Opened) -> None:
     group = options.group or found.bundle.groups[0].name
     made, nodes = sides(found, group, [int(c) for c in options.ctas.split(",")], here)
-
-    def why() -> None:
-        for node in nodes:
-            node.wait(1)
-
-    windows = Streams(here, why) if here.is_cuda else Threads(here)
+    windows = windows_of(here, nodes)
     machine = machine_of(here)
     told: dict[str, object] = {
         "schema": "tidec.interference/1", "machine": machine, "group": group, "shard_bytes": made[0].bytes // (here.control.size() - 1), "ranks": here.control.size(), "rounds": options.rounds,
@@ -262,21 +125,13 @@ def rank_main(options) -> None:
         if here.rank == 0:
             Path(options.out).write_text(json.dumps(told, indent=1) + "\n", encoding="ascii")
             print(f"{name} alone: {told['idle'][-1]['us']:.1f} us, spread {told['idle'][-1]['spread_percent']:.1f} %\n{text(rows)}", flush=True)
-    dist.barrier(here.control)
-    dist.destroy_process_group()
 
 
 def main(given: Sequence[str]) -> int:
-    parser = arguments(__doc__, out="interference.json")
-    parser.add_argument("bundle", help="a bundle's folder")
+    parser = of_bundle(__doc__, out="interference.json")
     parser.add_argument("--group", default="", help="whose collectives (default: the first of the bundle)")
-    parser.add_argument("--ctas", default="16,8", help="of the sums, beside those of the bundle (default: 16,8)")
     parser.add_argument("--rounds", type=int, default=8, help="of every side, in both orders (default: 8)")
-    options = parser.parse_args(given)
-    code = start(__file__, given, ranks=options.ranks, limit_s=options.limit)
-    if code is None:
-        rank_main(options)
-    return code or 0
+    return measured_by(__file__, given, parser, measure)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The processes of a measurement on one machine: started by the program itself, a rank each, or by torchrun; and what each of them opens of a bundle.
 
-A program calls `start`, which gives the exit code in the process that a person has started, and `None` in a rank, which goes on: it calls `joined` for its process groups,
-and `opened` for the plans of a bundle. The first rank that fails ends the others, and nobody is waited for beyond the deadline.
+A program that measures plans calls `measured_by`. Another one calls `start`, which gives the exit code in the process that a person has started, and `None` in a rank,
+which goes on: it calls `joined` for its process groups, and `opened` for the plans of a bundle. The first rank that fails ends the others, and nobody is waited for beyond the deadline.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,27 @@ def arguments(about: str, *, out: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--out", default=out, help=f"the file that is written, again after every part (default: {out})")
     return parser
+
+
+def of_bundle(about: str, *, out: str) -> argparse.ArgumentParser:
+    """What every program takes that measures the plans of a bundle."""
+    parser = arguments(about, out=out)
+    parser.add_argument("bundle", help="a bundle's folder")
+    parser.add_argument("--ctas", default="16,8", help="of the sums, beside those of the bundle (default: 16,8)")
+    return parser
+
+
+def measured_by(program: str, given: Sequence[str], parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace, Here, Opened], None]) -> int:
+    """The exit code of a program that measures the plans of a bundle, or of one of its ranks. measure: what a rank does between the first meeting and the last."""
+    options = parser.parse_args(given)
+    code = start(program, given, ranks=options.ranks, limit_s=options.limit)
+    if code is not None:
+        return code
+    here = joined(options.target, deadline_s=options.deadline, seed=options.seed)
+    measure(options, here, opened(Path(options.bundle), options.target, here))
+    dist.barrier(here.control)
+    dist.destroy_process_group()
+    return 0
 
 
 def start(program: str, given: Sequence[str], *, ranks: int, limit_s: float, environment: Mapping[str, str] = {}) -> int | None:

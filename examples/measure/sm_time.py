@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from ranks import arguments, gathered, joined, opened, start
+from ranks import Opened, gathered, measured_by, of_bundle
 from traced import Kernel, by_kind, by_name, copies_of, kernels_of, sm_us
 
 from tidec.inputs.ask import Collective
@@ -109,7 +109,7 @@ def free_bytes(here: Here) -> int:
     return torch.cuda.mem_get_info(here.device)[0]
 
 
-def rows_of(plan: Plan, ctas: Sequence[int], found, group: str, options, sms: int, here: Here) -> list[dict]:
+def rows_of(plan: Plan, ctas: Sequence[int], found: Opened, group: str, options, sms: int, here: Here) -> list[dict]:
     """Stock's row, and one of the plan a CTA count."""
     rows, fields = [], {"group": group, "collective": plan.collective.value, "params": len(plan.layout.params), "size_bytes": 0}
     memory = stock_buffers(plan, here)
@@ -144,9 +144,7 @@ def text(r: Mapping) -> str:
     return f"{r['group']:18} {r['collective']:14} {r['by']:5} {r['ctas'] or '-':>3} CTAs  {r['sm_us']:10.0f} SM us  a call {r['call_us']:8.1f} us  copies at home {r['home_copy_us']:7.1f} us  {memory}{less}"
 
 
-def rank_main(options) -> None:
-    here = joined(options.target, deadline_s=options.deadline, seed=options.seed)
-    found = opened(Path(options.bundle), options.target, here)
+def measure(options, here: Here, found: Opened) -> None:
     sms = torch.cuda.get_device_properties(here.device).multi_processor_count if here.is_cuda else 0
     told: dict[str, object] = {"schema": "tidec.sm_time/1", "machine": machine_of(here), "sms": sms, "ranks": here.control.size(), "calls": options.calls, "target": options.target, "rows": []}
     asked = [int(c) for c in options.ctas.split(",")]
@@ -159,21 +157,13 @@ def rank_main(options) -> None:
             if here.rank == 0:
                 Path(options.out).write_text(json.dumps(told, indent=1) + "\n", encoding="ascii")
                 print("\n".join(map(text, rows)), flush=True)
-    dist.barrier(here.control)
-    dist.destroy_process_group()
 
 
 def main(given: Sequence[str]) -> int:
-    parser = arguments(__doc__, out="sm_time.json")
-    parser.add_argument("bundle", help="a bundle's folder")
+    parser = of_bundle(__doc__, out="sm_time.json")
     parser.add_argument("--groups", default="", help="only these, commas between")
-    parser.add_argument("--ctas", default="16,8", help="of the sums, beside those of the bundle (default: 16,8)")
     parser.add_argument("--calls", type=int, default=6, help="that are traced, of every side (default: 6)")
-    options = parser.parse_args(given)
-    code = start(__file__, given, ranks=options.ranks, limit_s=options.limit)
-    if code is None:
-        rank_main(options)
-    return code or 0
+    return measured_by(__file__, given, parser, measure)
 
 
 if __name__ == "__main__":
