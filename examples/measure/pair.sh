@@ -5,12 +5,13 @@
 #     examples/measure/pair.sh OUT [PART...]           where the GPUs are: OUT/PART.json each, and OUT/pair.log with all that was printed; exit 1 if a part failed
 #     examples/measure/pair.sh host OUT [PART...]      the same commands on processes of this machine, small: nothing that it writes is a measurement
 #
-# A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1180 seconds). What they are told is in the function of each.
+# A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1240 seconds). What they are told is in the function of each.
 PARTS=(
   "ready 90"              # tidec_rt, and what lends storages, compiled for this Python; every GPU is there
   "bench 75"              # both collectives beside stock, every bit compared: results/pair.json
   "interference 75"       # a kernel beside repeated collectives
   "sm_time 75"            # multiprocessors and memory of both collectives
+  "sm_probe 60"           # which multiprocessors both collectives take, by waves of CTAs that want all
   "steps 400"             # whole training steps
   "steps_trace 60"        # one training step of each side, by torch.profiler
   "sweep 120"             # P = 1, 9, 16, 30, 256 by 1 to 256 MiB of a shard
@@ -33,7 +34,9 @@ if [ "${1:-}" = prepare ]; then
   if [ -n "${2:-}" ]; then folder=$(cd "$from" && realpath -m "$2"); fi
   mkdir -p "$folder" && "$PYTHON" examples/measure/bundles.py "$folder" || exit 1
   rm -rf "$folder/kernels"
-  mkdir "$folder/kernels" && exec "$PYTHON" examples/measure/kernels.py --built "$folder/kernels" --only-build
+  mkdir "$folder/kernels" && "$PYTHON" examples/measure/kernels.py --built "$folder/kernels" --only-build || exit 1
+  rm -rf "$folder/waves"
+  mkdir "$folder/waves" && exec "$PYTHON" examples/measure/waves.py "$folder/waves"
 fi
 
 target=nccl
@@ -67,6 +70,7 @@ if [ "$target" = nccl ]; then
   bench() { $tidec bench "$FOLDER/pair" --target nccl --ctas 16,8 --rounds 8 -o "$out/bench.json" --force; }
   interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 70 -o "$out/interference.json"; }
   sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 70 -o "$out/sm_time.json"; }
+  sm_probe() { $measure/sm_probe.py "$FOLDER/pair" --built "$FOLDER/waves" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 55 -o "$out/sm_probe.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --steps 8 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --points 1b:8192 --limit 55 --trace "$out/steps_trace.json.gz"; }
   sweep() { $tidec bench "$FOLDER/sweep" --target nccl --rounds 4 --calls 6 -o "$out/sweep.json" --force; }
@@ -85,6 +89,7 @@ else
   bench() { $tidec bench "$FOLDER/tiny" --rounds 2 --calls 2 -o "$out/bench.json" --force; }
   interference() { $measure/interference.py "$FOLDER/tiny" --target host --rounds 1 --limit 70 -o "$out/interference.json"; }
   sm_time() { $measure/sm_time.py "$FOLDER/tiny" --target host --limit 70 -o "$out/sm_time.json"; }
+  sm_probe() { $measure/sm_probe.py "$FOLDER/tiny" --target host --rounds 1 --limit 55 -o "$out/sm_probe.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64:exact,tiny:64:checkpoint --steps 3 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --target host --points tiny:64 --limit 55 --trace "$out/steps_trace.json.gz"; }
   sweep() { $tidec bench "$FOLDER/tiny" --rounds 2 --calls 2 -o "$out/sweep.json" --force; }
@@ -92,7 +97,7 @@ else
   kernels() { $measure/kernels.py --help > /dev/null; }
   tests() { "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider --collect-only $files; }
 fi
-export -f ready bench interference sm_time steps steps_trace sweep rails kernels tests
+export -f ready bench interference sm_time sm_probe steps steps_trace sweep rails kernels tests
 files="tests/run/test_cuda_targets.py tests/run/test_train_example.py tests/litmus/test_orders.py"
 export PYTHON FOLDER target out measure tidec files
 

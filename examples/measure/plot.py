@@ -98,6 +98,12 @@ def _of_sm_time(content: Mapping) -> Iterator[Chart]:
                    [(r["group"], r["by"], r.get("arena_bytes", r.get("allocated_bytes", 0)) / 2**20) for r, _ in rows])
 
 
+def _of_sm_probe(content: Mapping) -> Iterator[Chart]:
+    rows = [(_spelt(r["collective"]), r["by"] + (f", {r['ctas']} CTAs" if r["ctas"] else ""), r) for r in content["rows"]]
+    yield bars("taken", "multiprocessors taken at once, in the mean", f"of {content['sms']}", [(collective, side, r["taken_mean"]) for collective, side, r in rows])
+    yield bars("late", "a kernel that wants all multiprocessors", "us later than beside nothing", [(collective, side, r["late_us"]) for collective, side, r in rows])
+
+
 def _of_steps(content: Mapping) -> Iterator[Chart]:
     points = content["points"]
     yield bars("steps", "a training step", "ms", [(p["point"], p["by"], p["step_ms"]) for p in points])
@@ -172,7 +178,8 @@ def _is_of(*keys: str, schema: str = "", row: Sequence[str] = ()) -> Callable[[M
 
 
 FORMS: tuple[tuple[Callable[[Mapping], bool], Callable[[Mapping], Iterator[Chart]]], ...] = (
-    (_is_of(schema="tidec.interference/1"), _of_interference), (_is_of(schema="tidec.sm_time/1"), _of_sm_time), (_is_of(schema="tidec.steps/1"), _of_steps),
+    (_is_of(schema="tidec.interference/1"), _of_interference), (_is_of(schema="tidec.sm_time/1"), _of_sm_time),
+    (_is_of(schema="tidec.sm_probe/1"), _of_sm_probe), (_is_of(schema="tidec.steps/1"), _of_steps),
     (_is_of(schema="tidec.step_trace/1"), _of_step_trace), (_is_of(row=("stock_us", "group", "collective")), _of_calls), (_is_of("runs", "cases"), _of_runs),
     (_is_of(row=("gbps_a_cta",)), _of_sums), (_is_of("copies_while_all_multiprocessors_are_full"), _of_copies), (_is_of("times", "bits"), _of_times),
     (_is_of(row=("live_bytes_of_backward",)), _of_cpu_model), (_is_of(row=("memcpy_bytes_per_s",)), _of_host), (_is_of("bounds"), _of_bounds),

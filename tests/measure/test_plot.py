@@ -47,6 +47,8 @@ def test_what_programs_write_is_drawn(program):
     assert [c.series for c in of.charts_of({"schema": "tidec.interference/1", "rows": [slower]})] == [(("all-gather, plan", (3.0,)),), (("all-gather, plan", (9.0,)),)]
     sm = {"group": "g", "collective": "all_gather", "by": "stock", "ctas": None, "sm_us": 4000.0, "allocated_bytes": 2**20}
     assert [c.series for c in of.charts_of({"schema": "tidec.sm_time/1", "rows": [sm]})] == [(("stock", (4.0,)),), (("stock", (1.0,)),)]
+    taken = {"collective": "all_gather", "by": "plan", "ctas": None, "taken_mean": 2.5, "late_us": 1.5}
+    assert [(c.of, c.series) for c in of.charts_of({"schema": "tidec.sm_probe/1", "sms": 132, "rows": [taken]})] == [("of 132", (("plan", (2.5,)),)), ("us later than beside nothing", (("plan", (1.5,)),))]
     points = [{"point": "1b:8192", "by": by, "step_ms": 7.0, "peak_bytes": 2**30} for by in ("stock", "in_place")]
     assert [c.labels for c in of.charts_of({"schema": "tidec.steps/1", "points": points})] == [("1b:8192",)] * 2
     events = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "stock, p"}}, {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "stream 7"}},
