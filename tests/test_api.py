@@ -8,6 +8,7 @@ import pytest
 import tidec
 from tidec import pipeline
 from tidec.errors import TidecError
+from tidec.inputs.signature import read_groups
 
 GROUP = '{"params": [{"name": "w", "shape": [33, 5], "dtype": "bf16"}]}'
 
@@ -69,6 +70,31 @@ def test_a_budget_that_is_no_size_is_refused(tmp_path, gib):
         tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "b", budget_gib=gib)
     (found,) = refused.value.diagnostics
     assert found.code == "P001" and f"budget_gib={gib!r}" in found.sentence and found.help
+
+
+MOSTLY_PADDING = '{"params": [{"name": "w", "shape": [2, 5], "dtype": "bf16"}]}'
+
+
+def test_what_the_command_warns_of_is_warned_of_here(tmp_path):
+    """Six ranks share two rows, so that four of six are padding. The line that is told is the caller's."""
+    (tmp_path / "g.json").write_text(MOSTLY_PADDING, encoding="utf-8")
+    with pytest.warns(tidec.TidecWarning) as found:
+        bundle = tidec.compile("3x2", tmp_path / "g.json", out=tmp_path / "bundle", is_echoed=False)
+    (warning,) = found
+    assert len(bundle.plans) == 2 and warning.filename == __file__
+    assert warning.message.diagnostic.code == "P015" and str(warning.message) == str(warning.message.diagnostic) and "40 of 60 bytes" in str(warning.message)
+
+
+def test_what_is_warned_of_where_install_has_plans_made_is_told_with_its_lines(tmp_path, monkeypatch):
+    fsdp = pytest.importorskip("tidec.run.fsdp")
+    signature, told = read_groups(MOSTLY_PADDING, file="g.json"), []
+    monkeypatch.setenv("TIDEC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(fsdp, "install", lambda model, *, provide, **rest: [provide(signature, "1x6", "python") for _ in range(2)])
+    monkeypatch.setattr(fsdp, "tell", lambda made, notes: told.extend(notes))
+    compiled = pipeline.compile
+    monkeypatch.setattr(pipeline, "compile", lambda *given, target, **rest: compiled(*given, **rest, is_echoed=False))
+    paths = tidec.install("a model")
+    assert len(set(paths)) == 1 and paths[0].is_dir() and [note.code for note in told] == ["P015"]
 
 
 def test_a_library_is_built_where_a_target_has_one(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ _PUBLIC = {
     "Topology": ("tidec.inputs.topology", "Topology"),
     "Signature": ("tidec.inputs.signature", "Signature"),
     "TidecError": ("tidec.errors", "TidecError"),
+    "TidecWarning": ("tidec.errors", "TidecWarning"),
 }
 
 __all__ = ["__version__", *_PUBLIC]

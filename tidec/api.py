@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from tidec.cache.key import prover_identity
 from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
 from tidec.emit.targets import target as check_target
-from tidec.errors import Diagnostic, TidecError
+from tidec.errors import Diagnostic, TidecError, TidecWarning
 from tidec.inputs.ask import read_mode
 from tidec.inputs.capability import choose_lowering
 from tidec.inputs.document import given_path
@@ -43,6 +44,7 @@ def compile(
     target: whose library is built beside the plans, "host", "loopback" or "nccl"; `None` = none, as for "python" and "echo".
     is_forced: a bundle that stands at `out` is replaced.
     Guaranteed: every plan of the bundle is proved, and with `is_echoed` the compiled program issues exactly its ops.
+    Warns, by TidecWarning, of what the command would: V401 an arena above 80 GiB where no budget is given, P015 a landing that is mostly padding.
     Raises TidecError with the diagnostics that the command would print: P001 an argument, P002..P006 and P013 the inputs, the knobs or an order,
     V1xx..V3xx and V9xx a claim that does not hold, V401 an arena above the budget, V501 the echo, C001 and C002 `out`, E001 and E002 what is missing here.
     """
@@ -51,11 +53,14 @@ def compile(
     settings = tuple(f"{name}={value}" for name, value in knobs.items())
     has_library = target is not None and check_target(target).has_library
     recorded = None if order is None else load_order(given_path(os.fspath(order), what="order"), signature)
-    return _pipeline("a bundle cannot be made here", "").compile(
+    compiled = _pipeline("a bundle cannot be made here", "").compile(
         topology, signature, knobs=read_settings(settings, topology.lanes), lowering=choose_lowering(topology, capability), mode=read_mode(mode),
         out=given_path(os.fspath(out), what="out"), order=recorded, budget_bytes=None if budget_gib is None else _budget_bytes(budget_gib),
         target=target if has_library else None, is_forced=is_forced, is_echoed=is_echoed,
-    ).bundle
+    )
+    for warning in compiled.warnings:
+        warnings.warn(TidecWarning(warning), stacklevel=2)
+    return compiled.bundle
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
@@ -85,19 +90,21 @@ def install(
     from tidec.run.fsdp import tell
     from tidec.run.library import is_disabled, is_required, kept_cache
 
-    cache, notes = kept_cache()
+    cache, kept_notes = kept_cache()
+    notes = list(kept_notes)
 
     def provide(signature: Signature, topo: str, name: str) -> Path:
         topology = parse_topology(topo)
         pipeline = _pipeline("plans cannot be made here", ", or give a bundle: tidec.install(model, plans=PATH)")
         store = open_proofs(cache, prover_identity())
-        return pipeline.compile(
-            topology, signature, lowering=choose_lowering(topology, None), mode=read_mode(mode), cache=cache, store=store, target=name).bundle.path
+        compiled = pipeline.compile(topology, signature, lowering=choose_lowering(topology, None), mode=read_mode(mode), cache=cache, store=store, target=name)
+        notes.extend((*store.notes, *compiled.warnings))
+        return compiled.bundle.path
 
     deadline_s = _deadline(deadline_s)
     made = install_model(model, plans=None if plans is None else given_path(os.fspath(plans), what="the bundle"), provide=provide, rt_folder=lambda: private_folder(cache.folder) / "rt",
                          target=_target(target), mode=read_mode(mode), is_required=require or is_required(), is_disabled=is_disabled(), deadline_s=deadline_s, is_poisoned=poison)
-    tell(made, notes)
+    tell(made, tuple(dict.fromkeys(notes)))
     return made
 
 

@@ -174,7 +174,7 @@ def _explain(options: argparse.Namespace, environment: Mapping[str, str]) -> Ans
     from tidec.commands.explain import run
 
     return run(what=options.what, topo=options.topo, group=options.group, settings=tuple(options.set), capability=options.capability, mode=options.mode,
-               order=options.order)
+               budget=options.budget, order=options.order)
 
 
 def _why_not(options: argparse.Namespace, environment: Mapping[str, str]) -> Answer:

@@ -81,6 +81,15 @@ class Diagnostic:
         return "\n".join(lines)
 
 
+class TidecWarning(UserWarning):
+    """Something about plans that are made all the same, with its diagnostic: what a command would print beside its output."""
+
+    def __init__(self, diagnostic: Diagnostic):
+        assert diagnostic.level is Level.WARNING and diagnostic.code in CODES
+        self.diagnostic = diagnostic
+        super().__init__(str(diagnostic))
+
+
 class TidecError(Exception):
     """A problem that a user can cause, with its diagnostics; the first one decides the exit code."""
 

@@ -140,7 +140,7 @@ def compile(
     watch("plan", tuple(plans.values()))
     arena = plan_arena(signature, [tuple(plans.get(_key(ask, collective)) for collective in Collective) for ask in asks], mode=mode, order=order)
     watch("arena", arena)
-    warnings = (*_check_budget(arena, topology, signature, budget_bytes), *_check_padding(tuple(plans.values())))
+    warnings = (*check_budget(arena, topology, signature, budget_bytes), *_check_padding(tuple(plans.values())))
 
     # Why it is right. A class of programs is proved once, whatever the groups and the node count.
     reports = {call: prove(program, with_premises=True, store=store) for call, program in programs.items()}
@@ -235,7 +235,7 @@ def plan_arena(signature: Signature, plans: Sequence[Sequence[Plan | None]], *, 
     return arena
 
 
-def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, budget_bytes: int | None) -> tuple[Diagnostic, ...]:
+def check_budget(arena: ModelArena, topology: Topology, signature: Signature, budget_bytes: int | None) -> tuple[Diagnostic, ...]:
     """A warning about an arena above 80 GiB. Raises V401 where a budget was given and the arena is larger."""
     if arena.bytes <= (budget_bytes or DEFAULT_BUDGET_BYTES):
         return ()
@@ -246,7 +246,7 @@ def _check_budget(arena: ModelArena, topology: Topology, signature: Signature, b
         "V401", f"the arena of {quoted(signature.source_name)} needs {needed}",
         reason=f"the budget is {budget}{'' if budget_bytes else ', as none was given'}; its largest region, {largest.name}, "
                f"takes {bytes_text(largest.bytes)}; stock FSDP2 takes {bytes_text(stock.unsharded + stock.packed)} for unsharded groups and packed gradients at its peak",
-        help=f"shard smaller groups{', use --mode slot_reuse' if arena.mode is Mode.IN_PLACE else ''}, or set more passes (n_part); tidec explain shows what takes how much",
+        help=f"shard smaller groups{', use --mode slot_reuse' if arena.mode is Mode.IN_PLACE else ''}, or set more passes (n_part); tidec explain{' without --budget' if budget_bytes else ''} shows what takes how much",
         level=Level.ERROR if budget_bytes else Level.WARNING)
     if budget_bytes:
         raise TidecError(over)

@@ -6,6 +6,7 @@ import pytest
 from tidec.errors import CODES
 
 SMALL = '{"params": [{"name": "w", "shape": [6, 4], "dtype": "bf16"}, {"name": "b", "shape": [5], "dtype": "bf16"}]}'
+LARGE = '{"params": [{"name": "w", "shape": [1000000, 40000], "dtype": "bf16"}]}'
 MIXED = """\
 {"groups": [
  {"name": "embed", "params": [{"name": "embed.weight", "shape": [64, 16], "dtype": "bf16", "shard_dim": 1}]},
@@ -37,6 +38,28 @@ def test_a_plan_that_compile_refuses_has_no_cost(told, golden, group):
     golden("cli/explain-premise.txt", text)
     assert "error[P013 premise]" in text and text.endswith("exit 1\n")
     assert told("explain", "--topo", "8x8", "--group", group(SMALL), "--set", "W=6").endswith("exit 0\n")
+
+
+def test_a_budget_refuses_the_models_that_compile_refuses(told, json_of):
+    model = ("--topo", "8x8", "--group", "examples/llama70b.json")
+    refused = [told(command, *model, "--budget", "3").partition("\n")[2] for command in ("explain", "compile")]
+    assert refused[0] == refused[1] and "error[V401 over-budget]" in refused[0] and refused[0].endswith("exit 1\n")
+    assert "the arena of" in json_of("explain", *model, "--budget", "5.4")[1]["error"]["sentence"] and json_of("explain", *model, "--budget", "5.5")[0] == 0
+    assert told("explain", *model, "--budget", "lots").partition("\n")[2].startswith("stderr:\nerror[P001 usage]: a budget of")
+    assert "go with --topo and --group" in told("explain", "W", "--budget", "3")
+
+
+def test_passes_are_chosen_within_a_budget(json_of, group):
+    free, stated = (json_of("explain", "--topo", "4x2", "--group", group(LARGE), *budget)[1]["knobs"][0]["n_part"]["why"] for budget in ((), ("--budget", "400")))
+    assert free.endswith("(at most 21)") and stated.endswith("(at most 21 and the stated 400 GiB)")
+
+
+def test_an_arena_that_compile_warns_of_is_warned_of_here(told, json_of, group):
+    model = group(LARGE)
+    assert "warning[V401 over-budget]" in told("explain", "--topo", "4x2", "--group", model)
+    exit_code, content = json_of("explain", "--topo", "4x2", "--group", model)
+    assert exit_code == 0 and ["V401" in text for text in content["warnings"]] == [True]
+    assert json_of("explain", "--topo", "4x2", "--group", group(SMALL))[1]["warnings"] == []
 
 
 def test_what_stock_allocates_stands_beside_the_arena(json_of, told, group):

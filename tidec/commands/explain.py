@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidec.commands.answer import Answer
-from tidec.commands.asking import Asked, read_asked
+from tidec.commands.asking import Asked, read_asked, read_budget
 from tidec.commands.memory import Memory, arena_fields, memory_fields, memory_of, memory_text
 from tidec.commands.sizing import choice_fields, choices_text, rates_text
 from tidec.commands.stock import spelt, stock_fields
@@ -25,7 +25,7 @@ from tidec.inputs.topology import Topology
 from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
 from tidec.plan.layout import GroupLayout, lay_out
-from tidec.pipeline import plan_arena
+from tidec.pipeline import check_budget, plan_arena
 from tidec.plan.lower import lower
 from tidec.plan.model_arena import ModelArena, need_of
 from tidec.size.solver import Choice, choose
@@ -64,7 +64,7 @@ class _Model:
     """What is known of a model and not of a bundle, which does not say how a step uses its groups, or what decided its knobs.
 
     memory: in all modes that the order allows.  arena: in the mode that is explained.  separate_bytes: what an arena a plan would take.  choices: one a group.
-    refusals: why another mode than the explained one has no row.
+    refusals: why another mode than the explained one has no row.  warnings: about an arena that is large, where no budget was given.
     """
 
     topology: Topology
@@ -73,6 +73,7 @@ class _Model:
     separate_bytes: int
     choices: tuple[Choice, ...]
     refusals: tuple[str, ...]
+    warnings: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,12 @@ class _Explained:
 
 def run(
     *, what: str | None, topo: str | None, group: str | None, settings: tuple[str, ...], capability: str | None, mode: str | None = None,
-    order: str | None = None,
+    order: str | None = None, budget: str | None = None,
 ) -> Answer:
     """The page of a code, a knob or a word, or the costs of a bundle or of a topology and a model; `None` = not given."""
-    if what is not None and (topo is not None or group is not None or settings or any(x is not None for x in (capability, mode, order))):
+    if what is not None and (topo is not None or group is not None or settings or any(x is not None for x in (capability, mode, order, budget))):
         raise TidecError(Diagnostic("P001", "explain takes a bundle, a code or a word, or --topo and --group, not both",
-                                    reason="--set, --capability, --mode and --order go with --topo and --group", help="run tidec explain --help"))
+                                    reason="--set, --capability, --mode, --budget and --order go with --topo and --group", help="run tidec explain --help"))
     if what is not None and _CODE.fullmatch(what) and not os.path.exists(what):
         return _explain_code(what.upper())
     if what is not None and not os.path.lexists(what) and os.path.basename(what) == what:
@@ -102,7 +103,7 @@ def run(
         return _told(_of_bundle(Path(what)))
     if topo is None or group is None:
         raise TidecError(Diagnostic("P001", "explain needs a bundle, a code, a word, or both --topo and --group", help="run tidec explain --help"))
-    return _told(_of_model(topo, group, settings, capability, Mode.IN_PLACE if mode is None else read_mode(mode), order))
+    return _told(_of_model(topo, group, settings, capability, Mode.IN_PLACE if mode is None else read_mode(mode), order, None if budget is None else read_budget(budget)))
 
 
 def _explain_code(code: str) -> Answer:
@@ -125,10 +126,10 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 110))
 
 
-def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: Mode, order: str | None) -> _Explained:
+def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: Mode, order: str | None, budget_bytes: int | None) -> _Explained:
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     used = default_order(asked.signature) if order is None else load_order(order, asked.signature)
-    choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m) for g in asked.signature.groups] for m in Mode}
+    choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m, budget_bytes=budget_bytes) for g in asked.signature.groups] for m in Mode}
     planned = {m: _planned(asked, m, choices[m]) for m in Mode}
     plans = {m: [tuple(o if isinstance(o, Plan) else None for o in row) for row in rows] for m, rows in planned.items()}
     arenas: dict[Mode, ModelArena] = {}
@@ -140,6 +141,7 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
             if m is mode or error.diagnostics[0].code != "P002":
                 raise
             refusals.append(f"{m.value}: not with this order: {error.diagnostics[0].sentence}")
+    warnings = check_budget(arenas[mode], asked.topology, asked.signature, budget_bytes)
     memory = memory_of(asked.signature, asked.topology, tuple(arenas.values()), [[need_of(*row) for row in plans[m]] for m in arenas])
     costs: dict[str, Cost] = {}
     for plan in (o for row in planned[mode] for o in row if isinstance(o, Plan)):
@@ -150,7 +152,7 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
         for g, row in zip(asked.signature.groups, planned[mode]))
     return _Explained(
         asked.topology.nodes, asked.topology.lanes, asked.lowering, rows,
-        _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode]), tuple(refusals)))
+        _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode]), tuple(refusals), warnings))
 
 
 def _planned(asked: Asked, mode: Mode, choices: Sequence[Choice]) -> list[tuple[Plan | StockCause, ...]]:
@@ -203,8 +205,8 @@ def _told(e: _Explained) -> Answer:
     fields = {"topology": f"{e.nodes}x{e.lanes}", "lowering": e.lowering.value, "groups": [_fields(row) for row in e.rows], "notes": remarks}
     if e.model is not None:
         fields |= {"memory": memory_fields(e.model.memory), "arena": arena_fields(e.model.arena, separate_bytes=e.model.separate_bytes),
-                   "knobs": [choice_fields(choice) for choice in e.model.choices]}
-    return Answer(Exit.OK, fields, text)
+                   "knobs": [choice_fields(choice) for choice in e.model.choices], "warnings": [str(w) for w in e.model.warnings]}
+    return Answer(Exit.OK, fields, text, () if e.model is None else tuple(map(str, e.model.warnings)))
 
 
 def _model_parts(model: _Model, names: Sequence[str]) -> list[str]:

@@ -70,11 +70,15 @@ def _add_order(page: argparse.ArgumentParser) -> None:
                                                        "shapes the arena of the model, and no plan")
 
 
+def _add_budget(page: argparse.ArgumentParser) -> None:
+    page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80); a group whose staging alone is larger takes more passes first")
+
+
 def _add_compile(page: argparse.ArgumentParser) -> None:
     _add_asked(page)
     _add_knobs(page)
     _add_mode(page)
-    page.add_argument("--budget", metavar="GiB", help="refuse a model whose arena is larger (default: warn above 80); a group whose staging alone is larger takes more passes first")
+    _add_budget(page)
     _add_order(page)
     page.add_argument("--target", metavar="TARGET", help="also build a library: host (processes of one machine, g++), loopback (all ranks on one GPU, nvcc) or nccl "
                                                            "(a GPU a rank, nvcc); python and echo need none")
@@ -107,6 +111,7 @@ def _add_explain(page: argparse.ArgumentParser) -> None:
     _add_asked(page, is_required=False)
     _add_knobs(page)
     _add_mode(page)
+    _add_budget(page)
     _add_order(page)
 
 

@@ -61,7 +61,7 @@ GLOSSARY = {
                          "gradients in its landing are read",
     "mode, in_place, slot_reuse": "where gradients lie while they are reduced: where autograd left them, or in the landing that their parameters have just left; `--mode`",
     "order": "when a step gathers, reshards and reduces each group; it shapes the model's arena, and no plan: `--order`, `examples/README.md`",
-    "budget": "GiB that the model's arena may take: `--budget`; a compile above it is refused (V401)",
+    "budget": "GiB that the model's arena may take: `--budget`; a larger one is refused (V401)",
     "fence": "all ranks end one plan's calls before any begins another's in the same memory",
     "window": "an arena as NCCL registers it",
     "echo": "the emitted program, compiled to print what it would issue",
