@@ -156,7 +156,7 @@ CODES: dict[str, Code] = {
     "F002": Code("other-dtype", Exit.USAGE, "A parameter has a type that group files, and plans, have no name for: they know bf16, fp16, fp32 and fp64."),
     "F010": Code("ranks-disagree", Exit.REFUTED, "Ranks of one process group bring different models, plans or arguments to tidec.install. Nothing is installed on any rank."),
     "F011": Code("no-shared-memory", Exit.ENVIRONMENT, "The ranks of a process group cannot map each other's memory: other users, other containers, or a limit."),
-    "F012": Code("diverged", Exit.REFUTED, "Ranks did different things in the same collective: other parameters had gradients, or one rank ran a plan where another stayed stock."),
+    "F012": Code("diverged", Exit.REFUTED, "Ranks did different things in the same collective: other parameters had gradients, one rank ran a plan where another stayed stock, or one came to tidec.uninstall where another went on."),
     "F013": Code("foreign-hook", Exit.USAGE, "Somebody else replaced a function of FSDP2 after tidec.install, so tidec.uninstall cannot put the original back."),
     "F014": Code("installed", Exit.USAGE, "tidec.install was called for a model that is installed already."),
     "F015": Code("not-installed", Exit.USAGE, "tidec.uninstall or tidec.report was called for a model that is not installed."),

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -147,6 +148,51 @@ def leaving(number: int) -> Callable[[], dict]:
     return case
 
 
+def parting(deadline_s: float, of_first: int | None = None) -> Callable[[], dict]:
+    """Between two steps rank 2 stops. Rank 0 gets a signal, where there is one for it, and the others train on; or else all but rank 2 give the model back."""
+    def case() -> dict:
+        model, rank = net(blocks=2), dist.get_rank()
+        tidec.install(model, deadline_s=deadline_s)
+        optimizer = train(model, Trace(), 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        reason = ""
+        if of_first is not None:
+            try:
+                if rank == 0:
+                    os.kill(os.getpid(), of_first)
+                train(model, Trace(), 1, first=2, optimizer=optimizer)
+            except (tidec.TidecError, KeyboardInterrupt) as problem:
+                reason = type(problem).__name__
+        start, said = time.monotonic(), ""
+        print("leaves", flush=True)
+        try:
+            tidec.uninstall(model)
+        except (tidec.TidecError, KeyboardInterrupt) as problem:
+            said = str(problem) or type(problem).__name__
+        assert is_stock() and is_untouched(model)
+        print(json.dumps({"reason": reason, "said": said, "seconds": time.monotonic() - start}), flush=True)
+        os._exit(7)
+
+    return case
+
+
+def kept_apart() -> dict:
+    """Rank 2 stops where all ranks open a plan for gradients that were kept in fp32. What the others need of it in earlier collectives is done by then."""
+    import tidec.run.team as team
+
+    if dist.get_rank() == 2:
+        team.Team.open = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    model = net(blocks=1)
+    tidec.install(model, deadline_s=DEADLINE_S)
+    model.set_requires_gradient_sync(False)
+    model(batch(0, model.width)).float().square().mean().backward()
+    model.set_requires_gradient_sync(True)
+    train(model, Trace(), 1, first=1)
+    return {}
+
+
 class Failing(torch.autograd.Function):
     is_on = False
 
@@ -201,6 +247,8 @@ CASES: dict[str, Callable[[], dict]] = {
     "other model": other_model, "other arguments": other_arguments, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
     "unused as zero": unused_as_zero, "stopped": until_signalled(signal.SIGSTOP, (2,)), "killed": until_signalled(signal.SIGKILL, (2,)),
     "left by a killed rank": leaving(signal.SIGKILL), "left by a stopped rank": leaving(signal.SIGSTOP), "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
+    "interrupted between steps": parting(60.0, signal.SIGINT), "silent at the end": parting(DEADLINE_S), "interrupted at the end": parting(60.0),
+    "silent where a plan is opened": kept_apart,
 }
 
 

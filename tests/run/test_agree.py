@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -172,6 +173,59 @@ def test_a_line_too_long_or_not_ascii_is_cut_not_refused(boards):
         board.check(board.write("x" * 5000 + "\u00e9"))
         board.check(board.write("caf\u00e9"))
     assert boards[0].where() == ("rank 4: caf?", "rank 6: caf?")
+
+
+def test_ranks_meet_once_all_have_come():
+    meeting = Meeting({"all": (0, 1, 2)})
+
+    def rank(r: int) -> tuple[str, ...]:
+        board = Board(Peers(Group(meeting, "all", r)))
+        for i in range(20):
+            board.meet(f"place {i}", 20.0)
+        meeting.exchange(Group(meeting, "all", r), None)
+        said = board.where()
+        board.close()
+        return said
+
+    assert meeting.run(rank, 3) == [("rank 0: place 19", "rank 1: place 19", "rank 2: place 19")] * 3
+
+
+@pytest.fixture
+def three() -> Iterator[list[Board]]:
+    meeting = Meeting({"three": (4, 6, 7)})
+    found = meeting.run(lambda r: Board(Peers(Group(meeting, "three", (4, 6, 7)[r]))), 3)
+    yield found
+    for board in found:
+        board.close()
+
+
+def test_a_rank_that_comes_to_no_meeting_is_named_at_the_deadline_with_what_all_said(three):
+    for board in three:
+        board.check(board.write("a step"))
+    three[1].write("the end")
+    with pytest.raises(TidecError, match="R001.*rank 7 does not come to the end in 0.05 s\n.*rank 4: the end; rank 6: the end; rank 7: a step"):
+        three[0].meet("the end", 0.05)
+
+
+def test_whoever_does_something_else_is_named_though_another_is_silent(three):
+    three[1].write("a step")
+    with pytest.raises(TidecError, match="F012.*\n.*rank 4: the end; rank 6: a step"):
+        three[0].meet("the end", 60.0)
+
+
+def test_a_meeting_does_not_wait_for_a_process_that_has_ended(three):
+    """As long as nobody has asked for its exit code, something of it is left."""
+    ended = subprocess.Popen(["true"])
+    began = agree._began(ended.pid)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    three[0]._processes[1:] = [(ended.pid, began or "7"), (ended.pid, began or "7")]
+    three[2].write("the end")
+    try:
+        with pytest.raises(TidecError, match="R001.*rank 6 does not come to the end\n.*the process of rank 6 has ended; rank 4: the end"):
+            three[0].meet("the end", 60.0)
+    finally:
+        ended.wait()
+    assert agree._began(os.getpid()).isdecimal()
 
 
 def test_a_board_leaves_no_file_open():

@@ -1,6 +1,7 @@
 """What goes wrong on one rank stops all of them, inside the deadline, with the reason; and where it can be known before anything is changed, nothing is."""
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -109,6 +110,13 @@ def test_after_a_collective_that_stopped_the_model_is_given_back(job):
         assert name == "TidecError" and float(seconds) < 5
 
 
+def until_sleeping(pid: int) -> None:
+    """Until the process sleeps in a wait of a node or on the board, between two looks: in the system call clock_nanosleep."""
+    start = time.monotonic()
+    while Path(f"/proc/{pid}/syscall").read_text().split()[0] != CLOCK_NANOSLEEP:
+        assert time.monotonic() < start + 20
+
+
 @pytest.mark.slow
 def test_a_rank_that_waits_for_a_silent_one_is_interrupted_from_the_keyboard(job):
     """Long before the deadline of 60 s; the others hear of it."""
@@ -116,15 +124,10 @@ def test_a_rank_that_waits_for_a_silent_one_is_interrupted_from_the_keyboard(job
         pytest.skip(f"no number of clock_nanosleep is known on {platform.machine()}")
     seconds = []
 
-    def waits(pid: int) -> bool:
-        """Whether the process sleeps in a wait of a node, between two looks: in the system call clock_nanosleep."""
-        return Path(f"/proc/{pid}/syscall").read_text().split()[0] == CLOCK_NANOSLEEP
-
     def watch(ranks) -> None:
         assert os.WIFSTOPPED(os.waitpid(ranks.all[2].pid, os.WUNTRACED)[1])
         start = time.monotonic()
-        while not waits(ranks.all[0].pid):
-            assert time.monotonic() < start + 20
+        until_sleeping(ranks.all[0].pid)
         os.kill(ranks.all[0].pid, signal.SIGINT)
         for r in (0, 1, 3):
             ranks.all[r].wait(timeout=30)
@@ -134,6 +137,66 @@ def test_a_rank_that_waits_for_a_silent_one_is_interrupted_from_the_keyboard(job
     found = job("fsdp_fail.py", "left by a stopped rank", timeout_s=120, during=watch)
     assert found.codes == (7, 7, -signal.SIGKILL, 7) and seconds[0] < 20, str(found)
     assert [found.out[r].splitlines()[1].split()[0] for r in (0, 1, 3)] == ["KeyboardInterrupt", "TidecError", "TidecError"]
+
+
+def parted(job: Callable, case: str, interrupt: Callable[[list], None] = lambda _: None) -> tuple[object, list[dict], float]:
+    """A job in which rank 2 is stopped and the others leave; gives it, what they said, and how long they took after rank 2 was."""
+    seconds = []
+
+    def watch(ranks) -> None:
+        assert os.WIFSTOPPED(os.waitpid(ranks.all[2].pid, os.WUNTRACED)[1])
+        start = time.monotonic()
+        interrupt([ranks.all[r] for r in (0, 1, 3)])
+        for r in (0, 1, 3):
+            ranks.all[r].wait(timeout=45)
+        seconds.append(time.monotonic() - start)
+        ranks.all[2].kill()
+
+    found = job("fsdp_fail.py", case, timeout_s=120, during=watch)
+    assert found.codes == (7, 7, -signal.SIGKILL, 7), str(found)
+    return found, [json.loads(found.out[r].splitlines()[-1]) for r in (0, 1, 3)], seconds[0]
+
+
+@pytest.mark.slow
+def test_a_rank_interrupted_between_steps_does_not_wait_for_a_silent_one(job):
+    """It is in Python, with no wait that could hear of it; those that go on are told by its leaving, long before the deadline of 60 s."""
+    _, (first, *others), seconds = parted(job, "interrupted between steps")
+    assert first["reason"] == "KeyboardInterrupt" and re.search(r"F012.*\n.*rank 0: tidec.uninstall; rank [13]: the all-gather of root, by its plan", first["said"])
+    assert all(found["reason"] == "TidecError" and found["said"] == "" for found in others), others
+    assert seconds < 30
+
+
+@pytest.mark.slow
+def test_uninstall_ends_at_the_deadline_and_names_the_silent_rank(job):
+    _, ranks, _ = parted(job, "silent at the end")
+    for found in ranks:
+        assert re.search(f"R001.*rank 2 does not come to tidec.uninstall in {DEADLINE_S:g} s\\n", found["said"])
+        assert "rank 0: tidec.uninstall; rank 1: tidec.uninstall; rank 2: the reduce-scatter of root, by its plan; rank 3: tidec.uninstall" in found["said"]
+        assert DEADLINE_S <= found["seconds"] < DEADLINE_S + 10
+
+
+@pytest.mark.slow
+def test_uninstall_that_waits_for_a_silent_rank_is_interrupted_from_the_keyboard(job):
+    """Long before its deadline of 60 s; FSDP2 has all of its own again, the ranks look at that themselves."""
+    if not CLOCK_NANOSLEEP:
+        pytest.skip(f"no number of clock_nanosleep is known on {platform.machine()}")
+
+    def interrupt(processes: list) -> None:
+        for process in processes:
+            until_sleeping(process.pid)
+            os.kill(process.pid, signal.SIGINT)
+
+    _, ranks, seconds = parted(job, "interrupted at the end", interrupt)
+    assert all(found["said"] == "KeyboardInterrupt" for found in ranks) and seconds < 30, (ranks, seconds)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_silent_where_a_plan_is_opened_is_named(job):
+    """Gradients that FSDP2 kept have a plan of their own, which all ranks open in the middle of a step."""
+    found, seconds = until_signalled(job, "silent where a plan is opened")
+    assert all(found.codes[r] > 0 for r in (0, 1, 3)) and seconds < DEADLINE_S + 20, str(found)
+    for r in (0, 1, 3):
+        assert re.search(f"R001.*rank 2 does not come to the opening of plan [0-9a-f]{{12}} in {DEADLINE_S:g} s", found.err[r]), f"rank {r}: {found.err[r][-2000:]}"
 
 
 @pytest.mark.slow

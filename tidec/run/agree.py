@@ -2,6 +2,7 @@
 
 At install they exchange objects over the process group. At every call each rank writes a line, what it is about to do, on a board of shared memory;
 once the call is over everybody has written it, and lines that differ stop the job: ranks that do different things would wait for each other.
+Where ranks have to wait for each other after that, they meet on the board, and not over the process group: it has a deadline of its own, and no ear for Ctrl-C.
 """
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -19,6 +22,8 @@ from tidec.errors import Diagnostic, TidecError
 _LINES = 8
 _LINE_BYTES = 512
 _HEAD = struct.Struct("<qq")
+# How long a rank that waits for others on the board sleeps between two looks, at first and at most.
+_FIRST_NAP_S, _NAP_S = 0.0005, 0.02
 # What torch says where a backend has no such collective.
 _LACKING = ("does not support", "No backend type", "not implemented")
 
@@ -96,6 +101,17 @@ def _gathered(group: dist.ProcessGroup, mine: object) -> list:
     return found
 
 
+def _began(process: int) -> str:
+    """When a process began, in the kernel's ticks; "" = there is none of that number, or only what is left of one."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # The program's name may hold anything, but nothing behind it holds a bracket. Fields 3 and 22: the state, and when it began.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
 def _difference(one: str, other: str) -> tuple[str, str]:
     """Two texts around the place where they begin to differ, line by line."""
     for a, b in zip(one.splitlines(), other.splitlines()):
@@ -126,6 +142,8 @@ class Board:
                 trouble = f"{place}: {problem.strerror}"
             # Everybody has mapped it, or nobody uses it, before rank 0 closes it.
             found = peers.first_trouble(trouble)
+            # Each rank's process, and when it began: its number may be another's by the time it is looked at.
+            self._processes = peers.gather((os.getpid(), _began(os.getpid())))
         finally:
             for f in (file, opened):
                 if f >= 0:
@@ -148,7 +166,7 @@ class Board:
         return number
 
     def check(self, number: int) -> None:
-        """Raises F012 where a rank wrote another line than this one, of those up to that number that all have written by now and that were not checked before."""
+        """Raises F012 where a rank wrote another line than this one, of those up to that number that were not checked before; those that all have written count as checked."""
         self._checked = self.check_from(self._checked, number)
 
     def check_from(self, first: int, last: int | None = None) -> int:
@@ -156,15 +174,38 @@ class Board:
         last = self._number - 1 if last is None else last
         for number in range(first, last + 1):
             lines = [self._read(r, number) for r in range(self._peers.size)]
-            if None in lines:
-                return number
             mine = lines[self._peers.rank]
             for r, theirs in enumerate(lines):
                 if theirs and mine and theirs != mine:
                     raise TidecError(Diagnostic("F012", f"ranks do different things in collective {number}",
                                                 reason=f"rank {self._peers.names[self._peers.rank]}: {mine}; rank {self._peers.names[r]}: {theirs}",
-                                                help="use the same parameters on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
+                                                help="use the same parameters and call tidec at the same points on every rank, in one order; FSDP2 hangs or gives wrong gradients where they differ"))
+            if None in lines:
+                return number
         return max(first, last + 1)
+
+    def meet(self, place: str, deadline_s: float) -> None:
+        """Say that this rank comes there next, and wait until all have said so. Signals are heard meanwhile.
+
+        Raises F012 where a rank does something else, R001 where one has not come by the deadline, or its process has ended.
+        """
+        number, nap, until = self.write(place), _FIRST_NAP_S, time.monotonic() + deadline_s
+        self.check(number)
+        while self._checked <= number:
+            missing = [r for r in range(self._peers.size) if self._read(r, number) is None]
+            ended = [r for r in missing if nap == _NAP_S and _began(self._processes[r][0]) != self._processes[r][1]]
+            is_late = time.monotonic() > until
+            # What a rank wrote last of all, or while this one looked, counts.
+            self.check(number)
+            silent = [r for r in (missing if is_late else ended) if self._read(r, number) is None]
+            if silent:
+                names = ", ".join(str(self._peers.names[r]) for r in silent)
+                what = f"rank {names} does" if len(silent) == 1 else f"ranks {names} do"
+                why = [f"the process of rank {self._peers.names[r]} has ended" for r in ended if r in silent]
+                raise TidecError(Diagnostic("R001", f"{what} not come to {place}" + ("" if ended else f" in {deadline_s:g} s"), reason="; ".join([*why, *self.where()]),
+                                            help="look at the rank that is missing or silent"))
+            time.sleep(nap)
+            nap = min(2 * nap, _NAP_S)
 
     def where(self) -> tuple[str, ...]:
         """What each rank last said, in words."""

@@ -168,9 +168,9 @@ def tell(made: Installed, notes: Sequence[Diagnostic]) -> None:
 def uninstall(root: nn.Module) -> None:
     """Give a model back to FSDP2; what is unsharded stays so, in storages of its own. Every rank calls it at the same point.
 
-    Guaranteed: where it raises F013 or F015, nothing is changed; where it raises R001, FSDP2 has all of its own again.
-    Raises F013 where somebody else stands around FSDP2's functions by now; F015 where the model is not installed; R001 where a rank is gone or silent,
-    unless this one was told before: after a collective that stopped, no rank is waited for.
+    Guaranteed: where it raises F013 or F015, nothing is changed; where it raises F012 or R001, FSDP2 has all of its own again.
+    Raises F013 where somebody else stands around FSDP2's functions by now; F015 where the model is not installed; F012 where a rank goes on with something
+    else; R001 where one is gone, or has not come at the deadline; unless this one was told before: after a collective that stopped, no rank is waited for.
     """
     made = _installed(root)
     problems: list[TidecError] = []
@@ -188,26 +188,20 @@ def uninstall(root: nn.Module) -> None:
         _trying(held.leave, problems)
         for p in held.group.fsdp_params:
             del p.free_unsharded_param
-    for team in made.teams:
-        is_broken = any(held.is_broken for held in team.held)
-        if not is_broken:
-            # Nobody closes memory that another still reads.
-            is_broken = not _trying(team.meet, problems)
-        if is_broken and team.device.is_behind:
-            leave_behind(team.nodes, team.watch)
-        team.close()
+    with ExitStack() as leaving:
+        # Each of them leaves, whatever becomes of the others, a handler of a signal for one.
+        for team in reversed(made.teams):
+            leaving.callback(_trying, team.leave, problems)
     if problems:
         raise problems[0]
 
 
-def _trying(step: Callable[[], None], problems: list[TidecError]) -> bool:
-    """Take a step of several of which each has to be taken, whatever becomes of the others. Returns whether it went well."""
+def _trying(step: Callable[[], None], problems: list[TidecError]) -> None:
+    """Take a step of several of which each has to be taken, whatever becomes of the others."""
     try:
         step()
     except TidecError as problem:
         problems.append(problem)
-        return False
-    return True
 
 
 def report(root: nn.Module) -> Report:

@@ -20,6 +20,8 @@ from tidec.run.library import Opened
 from tidec.run.loan import Swap, swap_by_torch
 from tidec.run.watch import Watch
 
+# What ranks that come there say on the board.
+_UNINSTALL = "tidec.uninstall"
 # Lines of a board, where the host goes on while calls do. No GPU takes so many calls before it carries out the first.
 _LINES_AHEAD = 1024
 # Nodes of models that went without a meeting of all ranks: others may still write to their memory, so it goes with the process.
@@ -50,7 +52,8 @@ class Team:
     """The groups of one process group.
 
     deadline_ms: how long a rank waits for the others in a call.  is_poisoned: landings hold NaN once they are let go.  device: where their parameters lie.
-    watch: what ends the process where a call does not end; `None` on the CPU, where calls do that themselves.  runs: by the digests of plans.
+    board: `None` = nothing was opened, or all is closed.  watch: what ends the process where a call does not end; `None` on the CPU, where calls do that
+    themselves.  runs: by the digests of plans.
     """
 
     peers: Peers
@@ -76,9 +79,11 @@ class Team:
     def open(self, plan: Plan) -> Ring | Reducer | Reason:
         """What runs a plan, or why some rank, of these or of the replicas, cannot.
 
-        NOTE: where the plan is new, ranks exchange handles over their process group, so all of them have to come here at the same point.
+        NOTE: where the plan is new, ranks exchange handles over their process group, so all of them have to come here at the same point. Raises F012 and R001
+        where one does not.
         """
         if plan.digest not in self.runs:
+            self.board.meet(f"the opening of plan {plan.digest[:12]}", self.deadline_ms / 1000)
             tell_lines(memory_line((plan,), device=self.device))
             self.open_all((plan,))
         return self.runs[plan.digest]
@@ -129,16 +134,37 @@ class Team:
             for held in self.held:
                 held.is_broken = True
 
-    def meet(self) -> None:
-        """Wait until all ranks are through with all that was begun. Raises R001 where one is gone."""
+    def leave(self) -> None:
+        """Close once all ranks are through with all that was begun. A rank whose collectives stopped waits for nobody, and says so.
+
+        Guaranteed: whatever is raised, the team is closed; on a GPU memory that others may still write to stays. Raises F012 and R001 where a rank does not come.
+        """
+        has_met = False
         try:
-            if self.device.is_behind:
-                for node in self.nodes:
-                    node.wait(self.deadline_ms)
-                self.device.synchronize()
-            self.peers.gather(None)
+            if self.board is not None:
+                if any(held.is_broken for held in self.held):
+                    self.board.write(f"{_UNINSTALL}, after a collective that stopped")
+                else:
+                    self._finish()
+                    self.board.meet(_UNINSTALL, self.deadline_ms / 1000)
+                    has_met = True
+        finally:
+            if self.device.is_behind and not has_met:
+                leave_behind(self.nodes, self.watch)
+            self.close()
+
+    def _finish(self) -> None:
+        """Wait for what this rank's GPU was given. Nobody watches over it any more. Raises R001 where it is not over at the deadline."""
+        if not self.device.is_behind:
+            return
+        try:
+            for node in self.nodes:
+                node.wait(self.deadline_ms)
+            self.device.synchronize()
         except RuntimeError as problem:
-            raise TidecError(Diagnostic("R001", "a rank does not come to tidec.uninstall", reason=str(problem), help="look at the rank that is missing")) from problem
+            raise TidecError(Diagnostic("R001", f"what was begun before {_UNINSTALL} does not end", reason="; ".join([str(problem), *self.board.where()]),
+                                        help="look at the rank that is missing or silent")) from problem
+        self.watch.close()
 
     def close(self) -> None:
         """NOTE: on a GPU only once all ranks have met, or where no call was made: others write to this one's memory."""
@@ -149,6 +175,7 @@ class Team:
         self.nodes.clear()
         if self.board is not None:
             self.board.close()
+            self.board = None
 
 
 def leave_behind(nodes: list[Node], watch: Watch | None) -> None:
