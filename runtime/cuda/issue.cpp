@@ -30,8 +30,9 @@ void prepare_kernels() {
   check(cudaDeviceSynchronize(), "the first launch of every kernel");
 }
 
-Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side)
-    : world_(world), program_(program), rank_(rank), number_(number(rank)), budget_(budget), kernels_(kernels()), has_side_(has_side), has_asides_(has_side && program.is_reduction) {
+Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side, uint64_t deadline_ns)
+    : world_(world), program_(program), rank_(rank), number_(number(rank)), budget_(budget), kernels_(kernels()), has_side_(has_side), has_asides_(has_side && program.is_reduction),
+      chain_(program.lanes - 1, kManySumPieces), deadline_ns_(deadline_ns) {
   const Layout& layout = *static_cast<const Layout*>(program.layout);
   for (int64_t i = 0; i < kernels_.num_sums; ++i) {
     if (kernels_.sums[i].type == layout.moved && kernels_.sums[i].lanes == program.lanes) sum_ = &kernels_.sums[i];
@@ -44,6 +45,11 @@ Issuer::Issuer(World& world, const tidec_program& program, const Rank& rank, con
 // ---- order
 
 cudaStream_t Issuer::on(const Stream& s) {
+  if (is_chained(s)) launch_chain();
+  return reached(s);
+}
+
+cudaStream_t Issuer::reached(const Stream& s) {
   counters_.flush();
   const cudaStream_t stream = world_.stream(s);
   if (has_asides_) {
@@ -61,6 +67,7 @@ void Issuer::begin_calls(float alpha, bool accumulates) {
 }
 
 void Issuer::finish() {
+  launch_chain();
   counters_.flush();
   for (auto& [index, aside] : asides_) {
     if (aside.has_waits) on({index, ""});
@@ -77,25 +84,68 @@ void Issuer::end_before(cudaStream_t all, cudaEvent_t event) {
 void Issuer::wait(const Stream& s, const Level& x, int line) {
   // NOTE: no counter is below 0, so the first calls do not wait.
   if (x.value <= 0) return;
+  const auto value = static_cast<uint64_t>(x.value);
   world_.waits(s, x, line);
+  const void* const word = world_.counter(x.counter, number_, number(x.rank));
+  if (x.counter.flag->scope == Scope::kLanes && is_chained(s)) {
+    chain_.await(static_cast<const uint64_t*>(word), value);
+    return;
+  }
+  // The other lanes' sums stand where the own ones do: what they tell is enqueued before anything waits for it.
+  if (is_chained(s) || (x.counter.flag == chain_flag_ && chain_.tells_by(value))) launch_chain();
+  wait_by_stream(s, word, value);
+}
+
+void Issuer::wait_by_stream(const Stream& s, const void* word, uint64_t value) {
   // What a stream begins with holds it up in any case.
   const bool is_aside = has_asides_ && asides_[s.index].has_waited;
   if (has_asides_) asides_[s.index].has_waited = true, asides_[s.index].has_waits = is_aside;
-  counters_.wait(is_aside ? asides_[s.index].waits : world_.stream(s), world_.counter(x.counter, number_, number(x.rank)), static_cast<uint64_t>(x.value));
+  counters_.wait(is_aside ? asides_[s.index].waits : world_.stream(s), word, value);
 }
 
 void Issuer::signal(const Stream& s, const Level& x) {
   join(s);
+  void* const word = world_.counter(x.counter, number(x.rank), number_);
+  const auto value = static_cast<uint64_t>(x.value);
+  if (is_chained(s)) {
+    const bool is_told = x.counter.flag->scope == Scope::kLanes && (chain_flag_ == nullptr || chain_flag_ == x.counter.flag) && chain_.tell(static_cast<uint64_t*>(word), value);
+    if (is_told) {
+      chain_flag_ = x.counter.flag;
+      return;
+    }
+    launch_chain();
+  }
+  signal_by_stream(s, word, value, x.rank.lane != rank_.lane);
+}
+
+void Issuer::signal_by_stream(const Stream& s, void* word, uint64_t value, bool is_far) {
   cudaStream_t stream = world_.stream(s);
   if (has_asides_) {
     Aside& aside = asides_[s.index];
     // Of pushes a peer waits for the news, of sums nobody does at once.
-    if (aside.has_waits || (aside.sums && !aside.is_reached)) stream = on(s);
+    if (aside.has_waits || (aside.sums && !aside.is_reached)) stream = reached(s);
     if (aside.sums && !aside.is_reached) order(stream, aside.signals, aside.reached);
     aside.is_reached = aside.sums;
     if (aside.sums) stream = aside.signals;
   }
-  counters_.write(stream, world_.counter(x.counter, number(x.rank), number_), static_cast<uint64_t>(x.value), x.rank.lane != rank_.lane);
+  counters_.write(stream, word, value, is_far);
+}
+
+void Issuer::launch_chain() {
+  if (chain_.is_empty()) return;
+  SumCall call = chain_.call();
+  call.alpha = alpha_;
+  call.counts = world_.counts();
+  call.deadline_ns = deadline_ns_;
+  check(sum_->kernel.launch(call, budget_.sum, reached(chain_stream_)), "a sum");
+  asides_[chain_stream_.index].sums = true;
+  asides_[chain_stream_.index].is_reached = false;
+  const auto tellings = chain_.tellings();
+  const auto waits = chain_.waits();
+  chain_.clear();
+  chain_flag_ = nullptr;
+  for (const auto& w : tellings) signal_by_stream(chain_stream_, w.word, w.value, true);
+  for (const auto& w : waits) wait_by_stream(chain_stream_, w.word, w.value);
 }
 
 void Issuer::join(const Stream& s) {
@@ -213,12 +263,21 @@ void Issuer::add(const Stream&, const Move& m) {
   terms_.push_back({from, m.src_pitch, to_ + (m.dst.offset - into_.place.offset), m.dst_pitch, elems_of(m), m.rows});
 }
 
-void Issuer::fill_gaps(cudaStream_t stream, size_t num) {
-  if (adds_) return;
+bool Issuer::fills(size_t num) const {
+  if (adds_) return true;
   int64_t covered = 0;
   for (size_t i = terms_.size() - num; i < terms_.size(); ++i) covered += 4 * terms_[i].elems * terms_[i].rows;
-  if (covered == into_.bytes) return;
-  const std::vector<Gap> found = gaps(terms_, num, to_, into_.bytes);
+  return covered == into_.bytes;
+}
+
+void Issuer::fill_gaps(cudaStream_t stream, size_t num) {
+  if (fills(num)) return;
+  std::vector<Gap> found;
+  try {
+    found = gaps(terms_, num, to_, into_.bytes);
+  } catch (const Unfit& problem) {
+    unfit(problem.why);
+  }
   // A few gaps one by one; of many, all of it: the sum that follows writes the rest anew.
   constexpr size_t kFew = 3;
   if (found.size() > kFew) {
@@ -230,12 +289,19 @@ void Issuer::fill_gaps(cudaStream_t stream, size_t num) {
 
 void Issuer::end_sum(const Stream& s) {
   if (sum_ == nullptr) unfit("a sum");
-  const cudaStream_t stream = on(s);
   try {
     gather(terms_, program_.lanes, to_, sums_);
-    fill_gaps(stream, sums_.pieces.size());
   } catch (const Unfit& problem) {
     unfit(problem.why);
+  }
+  // Where nothing has to become 0 first, it goes with the sums before it.
+  if (is_chained(s) && fills(sums_.pieces.size()) && chain_.add(sums_, to_, adds_)) return;
+  const cudaStream_t stream = on(s);
+  fill_gaps(stream, sums_.pieces.size());
+  if (has_asides_ && world_.counts() != nullptr) {
+    launch_chain();
+    chain_stream_ = s;
+    if (chain_.add(sums_, to_, adds_)) return;
   }
   const SumCall call{to_, sums_.staged.data(), sums_.pieces.data(), static_cast<int64_t>(sums_.pieces.size()), alpha_, adds_};
   check(sum_->kernel.launch(call, budget_.sum, stream), "a sum");
@@ -251,12 +317,8 @@ void Issuer::land(const Stream&, const Move& m, Reduction) {
 
 void Issuer::end_land(const Stream& s) {
   if (land_ == nullptr) unfit("a landing");
+  fill_gaps(on(s), terms_.size());
   const cudaStream_t stream = on(s);
-  try {
-    fill_gaps(stream, terms_.size());
-  } catch (const Unfit& problem) {
-    unfit(problem.why);
-  }
   std::vector<const char*> arenas;
   for (int64_t i = 0; i < land_->arenas; ++i) {
     const int64_t lane = land_->arenas == program_.lanes ? i : kAll;

@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "cuda/chain.hpp"
 #include "cuda/graphs.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/streams.hpp"
@@ -33,6 +34,8 @@ class World {
   virtual void free(const Stream& s, const Extent& extent) = 0;
   // A wait is about to be issued: kept for the message of a session that does not end.
   virtual void waits(const Stream& s, const Level& level, int line) = 0;
+  // kCountBytes that are zero, of sums that wait and tell by themselves; null where none do.
+  virtual uint32_t* counts() { return nullptr; }
 };
 
 // CTAs of one launch.
@@ -42,9 +45,10 @@ struct Budget {
   int other = 8;
 };
 
-// The stream beside one of the walk. is_open: it holds copies that no join has come after.
+// The stream beside one of the walk. is_open: it holds copies that no join has come after. It is not urgent: an urgent copy inside a GPU takes the
+// memory from a kernel that is bound by it, and is no sooner over.
 struct Side {
-  OwnStream stream;
+  OwnStream stream{false};
   OwnEvent forked;
   OwnEvent joined;
   bool is_open = false;
@@ -62,8 +66,9 @@ struct Aside {
 
 class Issuer {
  public:
-  // has_side: copies of a set that stay on the own lane go by a stream beside the others, and so do counters of sums.
-  Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side);
+  // has_side: copies of a set that stay on the own lane go by a stream beside the others, and so do counters of sums.  deadline_ns: of a wait in a
+  // kernel.
+  Issuer(World& world, const tidec_program& program, const Rank& rank, const Budget& budget, bool has_side, uint64_t deadline_ns = 0);
 
   // With `is_on`, walks enqueue nothing: graphs are made of the sets of many copies on the own lane. Later walks with the same sets launch those.
   void prepare(bool is_on) { is_preparing_ = is_on; }
@@ -100,10 +105,18 @@ class Issuer {
  private:
   int64_t number(const Rank& rank) const { return rank.node * program_.lanes + rank.lane; }
   void begin(const Stream& s, const Extent& into, bool adds);
-  // Zeroes what no term reaches, on the last `num` terms.
+  // Whether the last `num` terms reach all of what is written.
+  bool fills(size_t num) const;
+  // Zeroes what they do not reach.
   void fill_gaps(cudaStream_t stream, size_t num);
   void flush(const Stream& s);
   void copy_near(cudaStream_t stream);
+  cudaStream_t reached(const Stream& s);
+  void wait_by_stream(const Stream& s, const void* word, uint64_t value);
+  void signal_by_stream(const Stream& s, void* word, uint64_t value, bool is_far);
+  bool is_chained(const Stream& s) const { return !chain_.is_empty() && chain_stream_.index == s.index; }
+  // Launches the sums that were kept back.
+  void launch_chain();
 
   World& world_;
   const tidec_program& program_;
@@ -131,6 +144,11 @@ class Issuer {
   char* to_ = nullptr;
   std::vector<Term> terms_;
   SumPieces sums_;
+  SumChain chain_;
+  Stream chain_stream_{};
+  // Which flag the chain's sums tell by.
+  const Flag* chain_flag_ = nullptr;
+  const uint64_t deadline_ns_;
   std::vector<LandPiece> lands_;
   int64_t land_node_ = 0;
 };

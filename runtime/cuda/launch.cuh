@@ -17,7 +17,7 @@ namespace tidec::cuda {
 
 // Pieces of one launch: kFew in the 4 KiB that every launch copies quickly, kMany in the 32 KiB that a kernel's parameters may be.
 inline constexpr int kFewPieces = 48;
-inline constexpr int kManyPieces = 480;
+inline constexpr int kManyPieces = kManySumPieces;
 inline constexpr int64_t kMaxTiles = int64_t{1} << 30;
 
 // The largest tile of which three stages fit, but where L is large two small ones: short bulk copies cost more than few stages.
@@ -44,7 +44,12 @@ struct Sum {
     return cudaSuccess;
   }
 
+  // NOTE: a call of several steps is one launch.
   static cudaError_t launch(const SumCall& call, int ctas, cudaStream_t stream) {
+    if (call.num_steps > 0) {
+      if (call.num_pieces > kManyPieces || call.num_steps > kMaxSumSteps) return cudaErrorInvalidValue;
+      return call.accumulates ? some<true>(call, 0, call.num_pieces, ctas, stream) : some<false>(call, 0, call.num_pieces, ctas, stream);
+    }
     for (int64_t first = 0; first < call.num_pieces;) {
       const int64_t count = std::min<int64_t>(call.num_pieces - first, kManyPieces);
       const cudaError_t error = call.accumulates ? some<true>(call, first, count, ctas, stream) : some<false>(call, first, count, ctas, stream);
@@ -82,8 +87,19 @@ struct Sum {
     args.num_pieces = static_cast<uint32_t>(count);
     for (int i = 0; i < kLanes - 1; ++i) args.staged[i] = call.staged[i];
     if (kLanes == 1) args.staged[0] = nullptr;
-    int64_t tiles = 0;
+    args.num_steps = static_cast<uint32_t>(call.num_steps);
+    args.counts = call.counts;
+    args.deadline_ns = call.deadline_ns;
+    for (int i = 0; i < kLanes - 1 && call.num_steps > 0; ++i) {
+      args.awaits[i] = call.awaits != nullptr ? call.awaits[i] : nullptr;
+      args.tells[i] = call.tells[i];
+    }
+    int64_t tiles = 0, step = 0, end_of_steps = 0;
     for (int64_t i = 0; i < count; ++i) {
+      for (; step < call.num_steps && i == end_of_steps; ++step) {
+        args.steps[step] = {static_cast<uint32_t>(tiles), call.steps[step].awaited, call.steps[step].told};
+        end_of_steps += call.steps[step].num_pieces;
+      }
       const SumPiece& p = call.pieces[first + i];
       // A row's first tile ends at a line of the destination; how far that is may differ from row to row.
       const int64_t before = p.rows == 1 || p.into_pitch % kLine == 0 ? static_cast<int64_t>(reinterpret_cast<uint64_t>(call.into + p.into) % kLine) / 4 : kLine / 4 - 1;
@@ -92,8 +108,10 @@ struct Sum {
       tiles += row_tiles * p.rows;
       if (tiles > kMaxTiles) return cudaErrorInvalidValue;
     }
+    for (; step < call.num_steps; ++step) args.steps[step] = {static_cast<uint32_t>(tiles), call.steps[step].awaited, call.steps[step].told};
     args.num_tiles = static_cast<uint32_t>(tiles);
-    return start<kAccumulates>(args, static_cast<int>(std::min<int64_t>(ctas, tiles)), stream);
+    // A call of steps tells others even where it has nothing to add.
+    return start<kAccumulates>(args, static_cast<int>(std::min<int64_t>(ctas, std::max<int64_t>(tiles, call.num_steps > 0 ? 1 : 0))), stream);
   }
 
   template <bool kAccumulates, int kPieces>

@@ -1,11 +1,14 @@
 // The sum of staged gradients and the own one: fp32, in the stated order, at any alignment.
 //
-// CTAs: the caller's budget; persistent, tile by tile.  Threads: 32 * (kWarps + 1).  Shared memory: kStages * kStageBytes + 1 KiB, dynamic.
+// CTAs: the caller's budget; persistent, tile by tile.  Threads: 32 * (kWarps + kFeeders).  Shared memory: kStages * kStageBytes + 1 KiB, dynamic.
 // Residence: one CTA a multiprocessor, because of the shared memory.
 //
-// The last warp feeds a ring of stages by bulk copies, the others add and store. A bulk copy takes whole granules of 16 bytes around the rows
+// The last warps feed a ring of stages by bulk copies, in turns, the others add and store: one warp alone issues too few copies for a CTA. A bulk copy takes whole granules of 16 bytes around the rows
 // that it is for, so that any alignment has one path; the values are then read from shared memory at their phase. Memory is given out in
 // granules, so that the bytes beside a row can be read; they are never used.
+//
+// A launch may have steps, of which each but the first waits for words that copies of other GPUs raise, and tells others that its blocks are read. A CTA
+// waits only where it has a tile of the step, and takes its tiles in order.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +28,6 @@ template <class T, int kLanes, bool kAccumulates, int kTileElems, int kConsumers
 struct SumShape {
   static constexpr int kTile = kTileElems;
   static constexpr int kWarps = kConsumers;
-  static constexpr int kThreads = 32 * (kWarps + 1);
   // A row lies as far from a line of 128 bytes in its slot as in memory: else a bulk copy writes every line in two halves, which costs a
   // quarter of the rate of a CTA.
   static constexpr int kSlotBytes = kTile * static_cast<int>(sizeof(T)) + kLine;
@@ -33,6 +35,9 @@ struct SumShape {
   static constexpr int kStageBytes = kLanes * kSlotBytes + (kAccumulates ? kIntoBytes : 0);
   static constexpr int kHeadBytes = 1024;
   static constexpr int kStages = std::min(kMaxStages, (kMaxSharedBytes - kHeadBytes - kLine) / kStageBytes);
+  // NOTE: no more than stages: a feeder has then seen the use before last of its next stage read, and tells phases apart by their parity.
+  static constexpr int kFeeders = std::min(4, kStages);
+  static constexpr int kThreads = 32 * (kWarps + kFeeders);
   // The last vector of a slot may be read a little past it.
   static constexpr int kSharedBytes = kHeadBytes + kStages * kStageBytes + kLine;
   static constexpr int kVectors = kTile / (4 * 32 * kWarps);
@@ -55,13 +60,27 @@ struct SumRows {
   uint32_t row_tiles;
 };
 
+// A step of a launch, from its first tile on.
+struct SumSince {
+  uint32_t first_tile;
+  uint64_t awaited;
+  uint64_t told;
+};
+
 template <int kLanes, int kPieces>
 struct SumArgs {
+  static constexpr int kOthers = kLanes > 1 ? kLanes - 1 : 1;
   char* into;
   float alpha;
   uint32_t num_pieces;
   uint32_t num_tiles;
-  const char* staged[kLanes > 1 ? kLanes - 1 : 1];
+  uint32_t num_steps;
+  uint32_t* counts;
+  uint64_t deadline_ns;
+  const char* staged[kOthers];
+  const uint64_t* awaits[kOthers];
+  uint64_t* tells[kOthers];
+  SumSince steps[kMaxSumSteps];
   SumRows pieces[kPieces];
 };
 
@@ -206,6 +225,62 @@ __device__ __forceinline__ void sum_tile(const char* stage, const SumTile& t, fl
   }
 }
 
+// Whether every other lane's word has reached what the step waits for. All lanes of the warp ask.
+template <int kLanes, class Args>
+__device__ __forceinline__ bool has_come(const Args& args, uint32_t step, uint32_t lane) {
+  const uint64_t awaited = args.steps[step].awaited;
+  if (awaited == 0) return true;
+  bool has = true;
+  for (uint32_t i = lane; i + 1 < kLanes; i += 32) has = has && load_acquire_system(args.awaits[i]) >= awaited;
+  return __all_sync(~0u, has);
+}
+
+// A feeder's tiles of a step have been read. The last feeder of all CTAs tells the other lanes, after the one that told of the step before.
+template <int kLanes, int kFeeders, class Args>
+__device__ __noinline__ void tell_step(const Args& args, uint32_t step) {
+  if (increment(&args.counts[step]) + 1 < kFeeders * gridDim.x) return;
+  uint32_t* const told = &args.counts[kMaxSumSteps];
+  args.counts[step] = 0;
+  // Who tells of the step before is on the way.
+  while (load_acquire(told) < step) {
+  }
+  const uint64_t value = args.steps[step].told;
+  for (int i = 0; i + 1 < kLanes && value != 0; ++i) store_release_system(args.tells[i], value);
+  store_release(told, step + 1 < args.num_steps ? step + 1 : 0);
+}
+
+// Where a feeder is. given: tiles that it gave to the others, the last one in stage `at`.  reached: the step whose blocks have come.
+// told: the steps that it told of.  end: its tiles up to the end of the steps before `reached`.
+struct SumFeeder {
+  uint32_t given = 0, at = 0, parity = 0, reached = 0, told = 0, end = 0;
+};
+
+// Tells of the steps before `step`; all of their tiles have been read. A whole warp comes here.
+template <int kLanes, int kFeeders, class Args>
+__device__ __forceinline__ void tell_until(const Args& args, SumFeeder& f, uint32_t step, uint32_t lane) {
+  for (; f.told < step; ++f.told) {
+    if (lane == 0) tell_step<kLanes, kFeeders>(args, f.told);
+  }
+}
+
+// The feeder's next tiles are of `step`, the others were of steps before it; its blocks have come. Where they have not, what is under way is read
+// and told of first.
+template <int kLanes, int kFeeders, class Args, class Head>
+__device__ __forceinline__ void begin_step(const Args& args, Head& head, SumFeeder& f, uint32_t step, uint32_t lane) {
+  const bool is_pending = f.told < f.reached, is_there = step < args.num_steps && has_come<kLanes>(args, step, lane);
+  f.reached = step, f.end = f.given;
+  if (is_pending || !is_there) {
+    if (f.given > 0) wait(&head.empty[f.at], f.parity);
+    tell_until<kLanes, kFeeders>(args, f, step, lane);
+  }
+  if (step == args.num_steps) return;
+  const uint64_t start = nanoseconds();
+  while (!is_there && !has_come<kLanes>(args, step, lane)) {
+    if (nanoseconds() - start > args.deadline_ns) asm volatile("trap;");
+  }
+  seen_by_copies();
+}
+
 template <class T, int kLanes, bool kAccumulates, class Shape, int kPieces>
 __global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_constant__ SumArgs<kLanes, kPieces> args) {
   extern __shared__ __align__(128) char shared[];
@@ -222,14 +297,20 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_co
   }
   __syncthreads();
   const uint32_t lane = threadIdx.x % 32;
-  int s = 0;
-  uint32_t parity = 0;
-  if (threadIdx.x / 32 == Shape::kWarps) {
-    for (uint32_t first = blockIdx.x; first < args.num_tiles; first += 32 * gridDim.x) {
-      const uint32_t mine = first + lane * gridDim.x;
+  if (threadIdx.x / 32 >= Shape::kWarps) {
+    constexpr int kFeeders = Shape::kFeeders;
+    const uint32_t number = threadIdx.x / 32 - Shape::kWarps, stride = kFeeders * gridDim.x;
+    SumFeeder feeder;
+    int s = static_cast<int>(number);
+    uint32_t parity = 0, step = 0;
+    for (uint32_t first = blockIdx.x + number * gridDim.x; first < args.num_tiles; first += 32 * stride) {
+      const uint32_t mine = first + lane * stride;
       SumFeed f{};
       if (mine < args.num_tiles) f = sum_feed<T, kLanes, Shape::kTile>(args, mine);
-      for (uint32_t turn = 0; turn < 32 && first + turn * gridDim.x < args.num_tiles; ++turn) {
+      while (step + 1 < args.num_steps && args.steps[step + 1].first_tile <= mine) ++step;
+      for (uint32_t turn = 0; turn < 32 && first + turn * stride < args.num_tiles; ++turn) {
+        const uint32_t wanted = __shfl_sync(~0u, step, static_cast<int>(turn));
+        if (wanted > feeder.reached) begin_step<kLanes, kFeeders>(args, head, feeder, wanted, lane);
         if (lane == turn) {
           wait(&head.empty[s], parity ^ 1);
           head.tiles[s] = f.tile;
@@ -247,13 +328,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) sum_kernel(const __grid_co
           }
         }
         __syncwarp();
-        if (++s == Shape::kStages) s = 0, parity ^= 1;
+        ++feeder.given;
+        feeder.at = static_cast<uint32_t>(s), feeder.parity = parity;
+        // A stage that is given out again has been read, and so has all before it.
+        if (feeder.told < feeder.reached && (feeder.given - feeder.end) * kFeeders >= Shape::kStages) tell_until<kLanes, kFeeders>(args, feeder, feeder.reached, lane);
+        s += kFeeders;
+        if (s >= Shape::kStages) s -= Shape::kStages, parity ^= 1;
       }
     }
+    if (args.num_steps > 0) begin_step<kLanes, kFeeders>(args, head, feeder, args.num_steps, lane);
     return;
   }
+  int s = 0;
+  uint32_t parity = 0;
+  // A tile may wait for what another GPU copies.
+  const uint64_t deadline_ns = max(kDeadlineNs, args.deadline_ns);
   for (uint32_t tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
-    wait(&head.full[s], parity);
+    wait(&head.full[s], parity, deadline_ns);
     const SumTile t = head.tiles[s];
     sum_tile<T, kLanes, kAccumulates, Shape>(stages + s * Shape::kStageBytes, t, args.alpha);
     __syncwarp();

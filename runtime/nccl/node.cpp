@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -14,6 +15,10 @@ constexpr int64_t kStride = 64, kAlignment = 4096;
 constexpr int64_t kMargin = 256;
 constexpr uint64_t kReleased = uint64_t{1} << 62;
 constexpr long kNapNs = 20000;
+// Where the host ends nothing, a kernel that waits ends the program, after twice the time.
+constexpr int64_t kMostDeadlineMs = int64_t{1} << 40;
+
+uint64_t kernel_deadline_ns(int64_t deadline_ms) { return static_cast<uint64_t>(std::min(deadline_ms, kMostDeadlineMs)) * 2'000'000; }
 
 static_assert(TIDEC_NODE_HANDLE_BYTES >= 2 * kIdBytes && TIDEC_NODE_HANDLE_BYTES >= sizeof(cudaIpcMemHandle_t));
 
@@ -56,10 +61,11 @@ Node::Node(int64_t program, int64_t rank, int sum_ctas, int64_t deadline_ms)
       deadline_ms_(deadline_ms),
       census_(program, rank_.node),
       words_at_(behind(kArenaAt, program_.arena_bytes)),
-      spare_at_(behind(words_at_, words_bytes())),
+      counts_at_(behind(words_at_, words_bytes())),
+      spare_at_(behind(counts_at_, cuda::kCountBytes)),
       bases_(static_cast<size_t>(program_.lanes), nullptr),
       main_(find_main(census_.names())),
-      issuer_(*this, program_, rank_, cuda::Budget{sum_ctas, sum_ctas, sum_ctas}, true),
+      issuer_(*this, program_, rank_, cuda::Budget{sum_ctas, sum_ctas, sum_ctas}, true, kernel_deadline_ns(deadline_ms)),
       tallies_(program_.lanes) {
   const int64_t spare = spare_bytes(program_, layout_), all = behind(spare_at_, spare);
   if (program_.nodes == 1) {
@@ -217,6 +223,7 @@ void Node::stuck(int64_t deadline_ms) {
 
 void Node::reset(const std::vector<char>& arena) {
   cuda::check(cudaMemset(words(), 0, static_cast<size_t>(words_bytes())), "cudaMemset");
+  cuda::check(cudaMemset(counts(), 0, static_cast<size_t>(cuda::kCountBytes)), "cudaMemset");
   cuda::check(cudaMemcpy(base_ + kArenaAt, arena.data(), arena.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   if (rails_ != nullptr) rails_->restart(num_calls_);

@@ -47,6 +47,7 @@ class Node : public cuda::World {
   // What the walk holds by now on this stream has ended before the caller goes on: the end of reduce() sees to it, or that this stream is the caller's.
   void free(const Stream&, const Extent&) override {}
   void waits(const Stream& s, const Level& level, int line) override;
+  uint32_t* counts() override { return reinterpret_cast<uint32_t*>(base_ + counts_at_); }
 
  private:
   // The arena comes first, so that it lies alike on all ranks whatever counters they have.
@@ -75,6 +76,7 @@ class Node : public cuda::World {
   const int64_t deadline_ms_;
   const Census census_;
   const int64_t words_at_;
+  const int64_t counts_at_;
   const int64_t spare_at_;
   std::unique_ptr<cuda::OwnMemory> own_;
   std::shared_ptr<Window> window_;

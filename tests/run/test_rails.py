@@ -216,6 +216,18 @@ def test_all_puts_of_a_round_are_one_group(fakes, tmp_path, knobs, puts):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("topo", "knobs", "steps"), [
+    ("1x2", ("chunks=4", "n_stg=4"), 4), ("1x4", ("chunks=4", "n_stg=2"), 2), ("1x2", ("chunks=8", "n_stg=3"), 3), ("1x2", ("chunks=3", "n_stg=1"), 1), ("2x2", ("chunks=4", "n_stg=3"), 3),
+])
+def test_sums_whose_blocks_are_staged_at_once_are_one_launch(fakes, tmp_path, topo, knobs, steps):
+    """As many steps as there are slots, since a push waits for the sum that its slot had before. The shapes have no gaps that become zero."""
+    bundle = bundle_of(tmp_path, topo, *knobs, shapes=((16, 24), (32, 8)))
+    for seed in ("1", "2"):
+        _, *reduced = job(fakes, bundle, environment={"FAKE_SEED": seed})
+        assert [(line["difference"], line["digests"], line["most_steps"]) for line in reduced] == [(None, 1, steps)] * 2
+
+
+@pytest.mark.slow
 def test_a_rank_that_stops_early_is_named_with_the_flag_and_the_line(fakes, tmp_path):
     gather, reduce, _ = job(fakes, bundle_of(tmp_path, "2x1"), short=2, deadline_s=1.0)
     assert "rank 0.0, stream rail, call 2: credit[1] by rank 1.0 is 2, and 3 is awaited" in gather["why"] and f"schedules/tide_ag.py:{line_of('s.wait(credit', 'tide_ag.py')}" in gather["why"]

@@ -2,8 +2,10 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace fake {
@@ -73,6 +75,8 @@ struct Event {
 thread_local int device = 0;
 // Copies that were enqueued, a node of a graph each time that it is launched.
 long num_copies = 0;
+// Of any sum.
+long most_steps = 0;
 
 void counted(size_t num) {
   const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -126,7 +130,17 @@ cudaError_t set(cudaGraphExec_t graph, cudaGraphNode_t node, const Rectangle& co
 
 }  // namespace
 
+void fake::note_steps(int64_t num) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
+  most_steps = std::max(most_steps, static_cast<long>(num));
+}
+
 extern "C" {
+
+long fake_most_steps() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
+  return std::exchange(most_steps, 0);
+}
 
 long fake_num_copies() {
   const std::lock_guard<std::recursive_mutex> lock(mutex());

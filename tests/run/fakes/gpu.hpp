@@ -30,6 +30,8 @@ Queue& queue(cudaStream_t stream);
 Queue* new_queue();
 // Carries out steps until none can go on.
 void pump();
+// A sum of so many steps was launched: fake_most_steps() tells the most of any.
+void note_steps(int64_t num);
 void push(cudaStream_t stream, std::function<void()> run, std::function<bool()> can = {});
 
 }  // namespace fake

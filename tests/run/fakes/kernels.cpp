@@ -41,24 +41,50 @@ void set(char* at, int64_t i, float value) { std::memcpy(at + 4 * i, &value, siz
 
 cudaError_t prepare() { return cudaSuccess; }
 
-template <Dtype kType, int kLanes>
-cudaError_t sum(const SumCall& call, int, cudaStream_t stream) {
-  const std::vector<const char*> staged(call.staged, call.staged + kLanes - 1);
-  const std::vector<SumPiece> pieces(call.pieces, call.pieces + call.num_pieces);
-  fake::push(stream, [call, staged, pieces] {
-    for (const SumPiece& p : pieces) {
-      for (int64_t row = 0; row < p.rows; ++row) {
-        char* const into = call.into + p.into + row * p.into_pitch;
-        for (int64_t i = 0; i < p.elems; ++i) {
-          float total = 0.f;
-          for (const char* block : staged) total += value<kType>(block + p.staged + row * p.staged_pitch, i);
-          total += value<kType>(p.own + row * p.own_pitch, i);
-          const float scaled = call.alpha * total;
-          set(into, i, call.accumulates ? scaled + value<Dtype::kFp32>(into, i) : scaled);
-        }
+template <Dtype kType>
+void add_up(const SumCall& call, const std::vector<const char*>& staged, const SumPiece* pieces, int64_t num) {
+  for (const SumPiece* p = pieces; p < pieces + num; ++p) {
+    for (int64_t row = 0; row < p->rows; ++row) {
+      char* const into = call.into + p->into + row * p->into_pitch;
+      for (int64_t i = 0; i < p->elems; ++i) {
+        float total = 0.f;
+        for (const char* block : staged) total += value<kType>(block + p->staged + row * p->staged_pitch, i);
+        total += value<kType>(p->own + row * p->own_pitch, i);
+        const float scaled = call.alpha * total;
+        set(into, i, call.accumulates ? scaled + value<Dtype::kFp32>(into, i) : scaled);
       }
     }
-  });
+  }
+}
+
+// A step at a time, each once its words are there, as the kernel does; it is in the way of the stream meanwhile.
+template <Dtype kType, int kLanes>
+cudaError_t sum(const SumCall& call, int, cudaStream_t stream) {
+  using Words = std::vector<const uint64_t*>;
+  const std::vector<const char*> staged(call.staged, call.staged + kLanes - 1);
+  const std::vector<SumPiece> pieces(call.pieces, call.pieces + call.num_pieces);
+  std::vector<SumStep> steps(call.steps, call.steps + call.num_steps);
+  const Words awaits = call.awaits != nullptr ? Words(call.awaits, call.awaits + kLanes - 1) : Words();
+  const std::vector<uint64_t*> tells(call.tells, call.tells + (call.num_steps > 0 ? kLanes - 1 : 0));
+  if (steps.empty()) steps.push_back({call.num_pieces, 0, 0});
+  fake::note_steps(call.num_steps);
+  int64_t first = 0;
+  for (const SumStep& step : steps) {
+    const auto run = [call, staged, pieces, tells, step, first] {
+      add_up<kType>(call, staged, pieces.data() + first, step.num_pieces);
+      for (uint64_t* word : tells) {
+        if (step.told != 0) *word = step.told;
+      }
+    };
+    const uint64_t value = first > 0 || &step != steps.data() ? step.awaited : 0;
+    fake::push(stream, run, [awaits, value] {
+      for (const uint64_t* word : awaits) {
+        if (*word < value) return false;
+      }
+      return true;
+    });
+    first += step.num_pieces;
+  }
   return cudaSuccess;
 }
 
