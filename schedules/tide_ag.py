@@ -2,6 +2,7 @@
 
 M nodes, L lanes, n node, j lane, e call, h slots held when a round starts, k slot of a round, x group of its slots, q slot of the stage (q = 0 is
 the own shard), o destination lane.
+With two landings a call arrives while the parameters of the one before are used; with one it waits until all ranks are through with those.
 Nodes exchange slots by recursive doubling on their rail (Bruck: any M), copy engines place them in the node. Paper section 3.
 """
 from tidec.schedule.idioms import ALL, NODE, RAIL, Block, back, every, least, most, no, times, top2, where, wrap
@@ -9,7 +10,7 @@ from tidec.schedule.idioms import ALL, NODE, RAIL, Block, back, every, least, mo
 GROUPS = 4                                                     # of the last round's slots, placed one after the other as they arrive
 
 
-def tide_ag(s, *, cast=False, multicast=False):
+def tide_ag(s, *, cast=False, multicast=False, landings=2):
     M, L = s.nodes, s.lanes                                    # M is a symbol, L an int
     (n, j), e = s.here, s.call                                 # rank and call are symbols
 
@@ -23,7 +24,7 @@ def tide_ag(s, *, cast=False, multicast=False):
     shard = s.input ("shard", Block.SHARD,  one=1,                     holds=lambda _: (n, j))
     stage = s.buffer("stage", Block.SHARD,  slot=(0 if cast else 1, M), holds=lambda q: (wrap(n + q, M), j),
                      found=lambda q: dict(n=where(q.eq(0), n, wrap(n + top2(q), M)), j=j, **came(q)))
-    land  = s.output("land",  Block.PLACED, bank=2, node=M, lane=L,    holds=lambda b, m, i: (m, i),
+    land  = s.output("land",  Block.PLACED, bank=landings, node=M, lane=L, holds=lambda b, m, i: (m, i),
                      found=lambda b, m, i: dict(n=n, j=i, o=j, **placed(back(m - n, M))))
     room     = s.flag("room", NODE)                            # my landing may be overwritten
     credit   = s.flag("credit", RAIL, on=dict(h=("x2", M)))    # my stage may be overwritten, told to the sender of round h
@@ -33,8 +34,15 @@ def tide_ag(s, *, cast=False, multicast=False):
     released, scattered, ready = s.flag("released"), s.flag("scattered"), s.flag("ready")
     first = stage[0] if cast else shard[0]
 
+    def use():                                                 # the parameters of call e - 1
+        with s.stream("compute"):
+            for i in s.all_lanes("i"): s.wait(done.call(e - 1).by(n, i))
+            s.read(land[(e - 1) % landings, ALL, ALL].of(call=e - 1))
+            s.signal(released)
+
+    if landings == 1: use()                                    # before e is gathered
     with s.stream("entry"):
-        s.wait(released.call(e - 1))                           # the caller is through with the landing of call e - 2
+        s.wait(released.call(e - (landings - 1)))              # the caller is through with the landing of call e - landings
         for i in s.all_lanes("i"): s.signal(room.at(n, i))
 
     with s.stream("rail"):
@@ -55,7 +63,7 @@ def tide_ag(s, *, cast=False, multicast=False):
                 for k in s.serial("k", 0, moved(h)): s.wait(have[h, k].by(wrap(n + h, M), j))
 
     def place(src, m, o):                                      # a shard of node m, in the landing of lane o
-        s.copy(src, land[e % 2, m, j].at(n, o))
+        s.copy(src, land[e % landings, m, j].at(n, o))
     def everywhere():                                          # one multicast copy, or one copy a lane
         if multicast: yield ALL
         else: yield from s.each_lane("o")
@@ -87,8 +95,4 @@ def tide_ag(s, *, cast=False, multicast=False):
             with s.when(no(s.single_node)):
                 for h in s.doubling("h", M): s.wait(sent[h])
         s.free(shard[0])
-
-    with s.stream("compute"):                                  # the parameters of call e - 1 are used while e is gathered
-        for i in s.all_lanes("i"): s.wait(done.call(e - 1).by(n, i))
-        s.read(land[(e - 1) % 2, ALL, ALL].of(call=e - 1))
-        s.signal(released)
+    if landings > 1: use()                                     # while e is gathered

@@ -21,6 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 import tidec  # noqa: E402
 from tidec.build.library import build_library, kept_library  # noqa: E402
 from tidec.emit.bundle import read_bundle  # noqa: E402
+from tidec.inputs.asked import as_asked  # noqa: E402
 from tidec.inputs.signature import Signature, load_groups  # noqa: E402
 from tidec.inputs.synthetic import equal_groups, unequal_groups  # noqa: E402
 
@@ -50,7 +51,6 @@ def trained(size: str) -> Callable[[], Signature]:
         import torch.distributed as dist
         import train_fsdp2
         from tidec.run.capture import signature_of
-        from tidec.run.fsdp import as_packed
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         if not dist.is_initialized():
@@ -58,7 +58,7 @@ def trained(size: str) -> Callable[[], Signature]:
         with torch.device("meta"):
             model = train_fsdp2.Llama(train_fsdp2.SIZES[size])
         asked = signature_of(train_fsdp2.under_fsdp2(model, train_fsdp2.arguments().parse_args([]), "cpu", 2))
-        return replace(asked, groups=tuple(map(as_packed, asked.groups)))
+        return replace(asked, groups=as_asked(asked.groups))
 
     return read
 

@@ -45,18 +45,18 @@ class Case:
     plan: Plan
 
 
-def gather(topo: str, shapes: str, cast: str = "no cast", lowering: Lowering = Lowering.P2P) -> Case:
+def gather(topo: str, shapes: str, cast: str = "no cast", lowering: Lowering = Lowering.P2P, landings: int = 2) -> Case:
     stored, gathered = CASTS[cast]
-    return _case(topo, GATHER, shapes, stored, gathered, (), lowering, cast)
+    return _case(topo, GATHER, shapes, stored, gathered, (), lowering, f"{cast}, {landings} landings", landings)
 
 
 def reduce(topo: str, shapes: str, knobs: str = "full", dtype: Dtype = Dtype.BF16, lowering: Lowering = Lowering.P2P) -> Case:
     return _case(topo, REDUCE, shapes, dtype, None, KNOBS[knobs], lowering, f"{knobs}, {dtype.value}")
 
 
-def _case(topo: str, collective: Collective, shapes: str, dtype: Dtype, gathered: Dtype | None, knobs: tuple[str, ...], lowering: Lowering, words: str) -> Case:
+def _case(topo: str, collective: Collective, shapes: str, dtype: Dtype, gathered: Dtype | None, knobs: tuple[str, ...], lowering: Lowering, words: str, landings: int = 2) -> Case:
     topology = parse_topology(topo)
-    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate({**SHAPES, **REPORTED}[shapes])), param_dtype=gathered)
+    group = Group("g", 1, tuple(Parameter(f"p{i}", shape, dtype) for i, shape in enumerate({**SHAPES, **REPORTED}[shapes])), param_dtype=gathered, landings=landings)
     # A wave is no wider than a node has lanes.
     asked = Ask(topology, group, lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
     return Case(f"{topo} {collective.value} of {shapes}, {words}, {lowering.value}", lower(asked, collective))
@@ -69,6 +69,7 @@ def few() -> list[Case]:
         *(reduce(topo, "awkward", knobs) for topo, knobs in zip(TOPOLOGIES, (*KNOBS, *KNOBS))),
         gather("3x2", "awkward", lowering=Lowering.NVLS), reduce("3x2", "awkward", lowering=Lowering.NVLS),
         *(case(topo, shapes) for topo, shapes in REPORTS if shapes != "32001 rows" for case in (gather, reduce)), reduce("2x2", "llama block", dtype=Dtype.FP32), reduce("2x3", "gpt2 block", "stripes", dtype=Dtype.FP16), gather("2x2", "256 parameters"),
+        gather("1x4", "awkward", landings=1), gather("3x2", "awkward", "to bf16", landings=1),
     ]
 
 
@@ -80,4 +81,5 @@ def many() -> list[Case]:
         *(reduce(topo, "awkward", knobs, dtype) for topo in TOPOLOGIES for knobs in KNOBS for dtype in (Dtype.FP16, Dtype.FP32)),
         *(case(topo, shapes) for topo, shapes in REPORTS for case in (gather, reduce)),
         *(case(topo, "awkward", lowering=Lowering.NVLS) for topo in TOPOLOGIES for case in (gather, reduce)),
+        *(gather(topo, "awkward", landings=1) for topo in TOPOLOGIES),
     ]

@@ -30,6 +30,10 @@ def test_an_all_gather_worked_by_hand():
     assert arena.regions[2].lows == (1,) and arena.regions[0].strides == (60,)
 
 
+def test_an_all_gather_with_one_landing_has_the_other_one_less():
+    assert placed(arena_of("tide_ag", 3, 2, landings=1)) == [("landing", 0, 60), ("resident_shard", 512, 10), ("stage", 1024, 20)]
+
+
 def test_a_cast_keeps_the_resident_shard_outside_and_stages_the_own_slot():
     arena = arena_of("tide_ag", 3, 2, has_cast=True, cast=True)
     assert placed(arena) == [("landing", 0, 120), ("stage", 512, 30)] and arena.regions[1].lows == (0,)

@@ -15,9 +15,9 @@ GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
 PARAMS = (Parameter("a", (5, 4), Dtype.FP32), Parameter("b", (3,), Dtype.FP32))
 
 
-def asked(topo, *knobs, lowering=Lowering.P2P, gathered=None) -> Ask:
+def asked(topo, *knobs, lowering=Lowering.P2P, gathered=None, landings=2) -> Ask:
     topology = parse_topology(topo)
-    return Ask(topology, Group("g", 1, PARAMS, param_dtype=gathered), lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
+    return Ask(topology, Group("g", 1, PARAMS, param_dtype=gathered, landings=landings), lowering, parse_knobs(knobs, topology.lanes, nodes=topology.nodes))
 
 
 def test_knobs_become_the_arguments_of_the_schedule():
@@ -26,6 +26,30 @@ def test_knobs_become_the_arguments_of_the_schedule():
     name, arguments = schedule_call(asked("4x2", "W=1", "n_part=3", "n_out=2", "n_stg=5"), REDUCE)
     assert name == "tide_rs" and dict(arguments) == dict(W=1, k=1, multicast=False, n_out=2, n_part=3, n_stg=5, chunks=1, stripes=1)
     assert dict(schedule_call(asked("4x2"), REDUCE)[1])["n_out"] == "full"
+
+
+def test_a_group_says_how_many_landings_its_all_gather_has():
+    assert schedule_call(asked("4x2", landings=1), GATHER) == ("tide_ag", (("cast", False), ("landings", 1), ("multicast", False)))
+    assert schedule_call(asked("4x2", landings=1), REDUCE) == schedule_call(asked("4x2"), REDUCE)
+    assert [lower(asked("4x2", landings=n), GATHER).landings for n in (1, 2)] == [1, 2] and lower(asked("4x2"), REDUCE).landings == 0
+
+
+def test_with_one_landing_the_parameters_of_a_call_are_used_before_the_next_call_begins():
+    """By hand, of two lanes. Call 7 reads what call 6 landed: before it tells of room with one landing, behind all else with two."""
+    def told(landings):
+        steps = list(lower(asked("1x2", landings=landings), GATHER).steps(1, 7))
+        return [(s.stream, s.kind.value) for s in steps]
+
+    use = [("compute", "wait")] * 2 + [("compute", "read"), ("compute", "signal")]
+    assert told(1)[:7] == [*use, ("entry", "wait"), *[("entry", "signal")] * 2]
+    assert told(2)[:3] == told(1)[4:7] and told(2)[-4:] == use and told(2)[:-4] == told(1)[4:]
+
+
+def test_calls_land_in_turn_or_in_the_only_landing():
+    for landings, wanted in ((1, [0, 0, 0]), (2, [1, 0, 1])):
+        plan = lower(asked("1x2", landings=landings), GATHER)
+        reads = [s.extents[0].place.offset for e in range(3) for s in plan.steps(0, e) if s.kind.value == "read"]
+        assert reads == [plan.layout.landing_bytes * b for b in wanted]
 
 
 def test_a_round_is_as_small_as_the_nodes_where_the_outbox_is():

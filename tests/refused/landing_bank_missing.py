@@ -1,7 +1,7 @@
 """One landing is declared and two are used."""
 SCHEDULE = "tide_ag"
 REPLACE = (
-    ("bank=2",
+    ("bank=landings",
      "bank=1"),
 )
 PROVED_AT = dict(lanes=8)

@@ -1,9 +1,9 @@
 """All calls use one landing: the next call overwrites what the caller computes with."""
 SCHEDULE = "tide_ag"
 REPLACE = (
-    ("land[e % 2, m, j]",
+    ("land[e % landings, m, j]",
      "land[0, m, j]"),
-    ("land[(e - 1) % 2, ALL",
+    ("land[(e - 1) % landings, ALL",
      "land[0, ALL"),
 )
 PROVED_AT = dict(lanes=8)

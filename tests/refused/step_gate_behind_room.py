@@ -4,8 +4,8 @@ STEP = dict(mode="slot_reuse", place="behind")
 REPLACE = (
     ('with s.stream("ag_entry"): s.wait(consumed)',
      "pass"),
-    ("        s.issue(s.gather.walk)",
-     '        s.issue(s.gather.walk)\n        with s.stream("ag_entry"): s.wait(consumed)'),
+    ("        s.issue(s.gather.behind_uses)",
+     '        s.issue(s.gather.behind_uses)\n        with s.stream("ag_entry"): s.wait(consumed)'),
 )
 PROVED_AT = dict(lanes=2, W=2, k=1, n_out=1)
 PLAYED_AT = dict(lanes=2, nodes=3, W=2, k=1, n_out=1)

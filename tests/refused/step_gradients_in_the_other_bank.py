@@ -2,8 +2,8 @@
 SCHEDULE = "backward"
 STEP = dict(mode="slot_reuse", place="ahead")
 REPLACE = (
-    ('lies(("grad", "rows"), land[e % 2',
-     'lies(("grad", "rows"), land[(e + 1) % 2'),
+    ('lies(("grad", "rows"), land[e % B',
+     'lies(("grad", "rows"), land[(e + 1) % B'),
 )
 PROVED_AT = dict(lanes=2, W=2, k=1)
 PLAYED_AT = dict(lanes=2, nodes=3, W=2, k=1)

@@ -56,9 +56,14 @@ class Refused:
         knobs = {k: v for k, v in at.items() if k != "nodes"}
         if not self.step:
             return traced(self.schedule, source=self.text(), **knobs)
-        parts = traced("tide_ag", knobs["lanes"]), traced("tide_rs", **knobs)
+        parts = self.parts(knobs)
         return traced_step(*parts, single_node=at["nodes"] == 1, source=self.text(), is_played=is_played,
                            slot_reuse=self.step["mode"] == Mode.SLOT_REUSE.value, ahead=self.step["place"] == "ahead")
+
+    def parts(self, knobs: dict[str, object]) -> tuple[Program, Program]:
+        """Of a step. landings: of its all-gather."""
+        own = {k: v for k, v in knobs.items() if k == "landings"}
+        return traced("tide_ag", knobs["lanes"], **own), traced("tide_rs", **{k: v for k, v in knobs.items() if k not in own})
 
     def simulated(self, program: Program, seed: int) -> SimulationReport:
         nodes = self.played_at["nodes"]
@@ -78,7 +83,7 @@ CASES = [load(f) for f in sorted(HERE.glob("*.py")) if not f.stem.startswith(("t
 PARAMS = [pytest.param(c, id=c.name) for c in CASES]
 # Files of which the prover runs in the default suite, one a code.
 QUICK = {"slot_off_by_one", "stale_not_zeroed", "run_not_split", "credit_before_scatter", "credit_from_wrong_peer", "waits_for_itself", "promises_out_of_order",
-         "shard_freed_before_sent", "spare_reuse", "credit_for_later_waves", "width_three", "step_gather_ahead_of_late_reads", "step_gate_dropped"}
+         "shard_freed_before_sent", "spare_reuse", "one_landing_released_a_call_late", "credit_for_later_waves", "width_three", "step_gather_ahead_of_late_reads", "step_gate_dropped"}
 
 
 @pytest.mark.parametrize("case", PARAMS)
@@ -103,8 +108,7 @@ def proved(case: Refused) -> Report:
 
     if not case.step:
         return prove(case.program(case.proved_at))
-    parts = traced("tide_ag", case.proved_at["lanes"]), traced("tide_rs", **case.proved_at)
-    return prove_step(step_of(*parts, mode=Mode(case.step["mode"]), place=Place(case.step["place"]), source=case.text()))
+    return prove_step(step_of(*case.parts(case.proved_at), mode=Mode(case.step["mode"]), place=Place(case.step["place"]), source=case.text()))
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=[] if c.name in QUICK else [pytest.mark.slow]) for c in CASES])

@@ -1,7 +1,7 @@
 """The entry of a call waits for the release that the same call gives later."""
 SCHEDULE = "tide_ag"
 REPLACE = (
-    ("s.wait(released.call(e - 1))",
+    ("s.wait(released.call(e - (landings - 1)))",
      "s.wait(released)"),
 )
 PROVED_AT = dict(lanes=8)

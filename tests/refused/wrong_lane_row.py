@@ -1,8 +1,8 @@
 """A shard is placed in the row of the lane that receives it."""
 SCHEDULE = "tide_ag"
 REPLACE = (
-    ("land[e % 2, m, j].at(n, o)",
-     "land[e % 2, m, o].at(n, o)"),
+    ("land[e % landings, m, j].at(n, o)",
+     "land[e % landings, m, o].at(n, o)"),
 )
 PROVED_AT = dict(lanes=8)
 PLAYED_AT = dict(lanes=2, nodes=1)

@@ -21,8 +21,8 @@ from tidec.run import collective
 from tidec.run.collective import Place, Reducer, Ring
 from tidec.run.count import Account, planned
 
-def plan_of(of: Collective) -> Plan:
-    return lower(Ask(parse_topology("1x2"), Group("g", 1, (Parameter("p", (2,), Dtype.FP32),)), Lowering.P2P, Knobs(W=2, k=1)), of)
+def plan_of(of: Collective, landings: int = 2) -> Plan:
+    return lower(Ask(parse_topology("1x2"), Group("g", 1, (Parameter("p", (2,), Dtype.FP32),), landings=landings), Lowering.P2P, Knobs(W=2, k=1)), of)
 
 
 COMPUTE, PACKING, MOVING, REDUCING = "compute", "packing", "moving", "reducing"
@@ -68,7 +68,7 @@ class Behind:
 
 
 class Node:
-    """Notes what is asked, on which stream. It has two landings of 64 bytes."""
+    """Notes what is asked, on which stream. It has the landings of its plan, of 64 bytes each."""
 
     def __init__(self, device: Behind, plan: Plan):
         self.device, self.plan, self.memory = device, plan, torch.zeros(plan.arena.bytes, dtype=torch.uint8)
@@ -81,7 +81,7 @@ class Node:
 
     def acquire(self, call, stream):
         self.device.ask(f"acquire {call}", stream)
-        return self.memory.data_ptr() + (call % 2) * self.plan.layout.landing_bytes
+        return self.memory.data_ptr() + (call % self.plan.landings) * self.plan.layout.landing_bytes
 
     def release(self, call, stream):
         self.device.ask(f"release {call}", stream)
@@ -109,9 +109,10 @@ class Packed:
         type(self).calls += 1
 
 
-@pytest.fixture
-def ring(monkeypatch) -> tuple[Behind, Ring, Account]:
-    device, plan = Behind(), plan_of(Collective.ALL_GATHER)
+@pytest.fixture(params=[2])
+def ring(request, monkeypatch) -> tuple[Behind, Ring, Account]:
+    """param: landings."""
+    device, plan = Behind(), plan_of(Collective.ALL_GATHER, request.param)
     monkeypatch.setattr(Packed, "device", device, raising=False)
     monkeypatch.setattr(Packed, "calls", 0)
     monkeypatch.setattr(Packed, "made", 0)
@@ -145,6 +146,19 @@ def test_a_shard_is_packed_before_it_is_moved_and_moved_before_it_is_packed_agai
     assert account.calls == 5 and account.done == account.planned
 
 
+@pytest.mark.parametrize("ring", [1], indirect=True)
+def test_with_one_landing_a_ring_is_full_until_it_is_let_go(ring):
+    device, ring, account = ring
+    for call in range(3):
+        assert not ring.is_full and ring.is_next_bank_of(call - 1)
+        gather(ring, account)
+        assert ring.is_full
+        use(ring, device, call)
+        assert call < 1 or device.is_before(f"acquire {call - 1}", f"pack {call}")
+    assert Packed.made == 1 and account.calls == 3 and account.done == account.planned
+
+
+@pytest.mark.parametrize("ring", [1, 2], indirect=True)
 def test_calls_of_which_none_is_begun_before_the_last_one_is_over_have_one_shard(ring):
     """A group that is alone on its plan, as the root is."""
     device, ring, account = ring

@@ -37,21 +37,22 @@ FROZEN = 4
 LONG_S = 30.0
 
 
-def plan_of(topo: str, collective: Collective, *knobs: str, shapes=SHAPES, stored: Dtype = Dtype.BF16, gathered: Dtype | None = None) -> Plan:
+def plan_of(topo: str, collective: Collective, *knobs: str, shapes=SHAPES, stored: Dtype = Dtype.BF16, gathered: Dtype | None = None, landings: int = 2) -> Plan:
     topology = parse_topology(topo)
     params = tuple(Parameter(f"p{i}", s, stored, requires_grad=i != FROZEN) for i, s in enumerate(shapes))
-    return lower(Ask(topology, Group("g", 1, params, param_dtype=gathered), Lowering.P2P, parse_knobs(knobs, topology.lanes, nodes=topology.nodes)), collective)
+    return lower(Ask(topology, Group("g", 1, params, param_dtype=gathered, landings=landings), Lowering.P2P, parse_knobs(knobs, topology.lanes, nodes=topology.nodes)), collective)
 
 
 TOPOLOGIES = ("1x2", "1x4", "2x2", "3x1")
 CASES = {
     **{f"{t} {c.value}": plan_of(t, c) for t in TOPOLOGIES for c in Collective},
     "2x2 cast": plan_of("2x2", GATHER, "cast=1", stored=Dtype.FP32, gathered=Dtype.BF16),
+    "2x2 one landing": plan_of("2x2", GATHER, landings=1),
     "3x1 one block out": plan_of("3x1", REDUCE, "k=1", "n_out=1", "n_part=2"),
     "2x2 chunks": plan_of("2x2", REDUCE, "stripes=2", "chunks=2"),
     **{f"by hand {c.value}": plan_of("1x2", c, shapes=((2,),), stored=Dtype.FP32) for c in Collective},
 }
-DEFAULT = ("2x2 all_gather", "2x2 reduce_scatter", "2x2 cast", "3x1 one block out")
+DEFAULT = ("2x2 all_gather", "2x2 reduce_scatter", "2x2 cast", "2x2 one landing", "3x1 one block out")
 
 
 class Ranks:
@@ -182,7 +183,8 @@ def test_two_ranks_gather_and_sum_what_one_can_check_by_hand(library, rt_kept):
 def test_every_call_gives_the_references_bits(name, library, rt_kept):
     plan = CASES[name]
     alpha, before = 1 / plan.ranks, set(os.listdir("/dev/shm"))
-    for variant in ORDERS.values() if plan.collective is GATHER else (False, True):
+    orders = ORDERS.values() if plan.landings == 2 else (ORDERS["one by one"],)
+    for variant in orders if plan.collective is GATHER else (False, True):
         accumulate = variant is True
         given = make(plan, calls=4, accumulate=accumulate, is_poisoned=True)
         with opened(plan, library, rt_kept) as ranks:
@@ -242,6 +244,9 @@ def test_a_call_out_of_order_is_refused_and_changes_nothing(library, rt_kept):
         assert first_difference(plan, got, carry_out(plan, given)) is None
         ranks.one(0, "close")
         assert ranks.refused(0, "release", 4) == "the node is closed"
+    with opened(CASES["2x2 one landing"], library, rt_kept) as ranks:
+        ranks.all("gather", lambda r: (0, shard))
+        assert "gather(1) comes before release(0), whose landing it would overwrite" in ranks.refused(0, "gather", 1, shard)
 
 
 def test_a_reduce_without_what_the_plan_sums_is_refused(library, rt_kept):

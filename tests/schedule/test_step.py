@@ -65,7 +65,7 @@ def test_all_streams_that_read_gradients_wait_for_them():
 
 def test_a_part_without_a_network_phase_is_read_whole():
     alone = Part(prefixed(specialise(traced("tide_rs", 2, W=2, k=1), True), "rs_"), "rs_")
-    assert alone.network == () and alone.reads == alone.walk
+    assert alone.network == () and alone.reads == alone.program.body
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [

@@ -10,7 +10,7 @@ from tidec.verify.obligation import Verdict
 from tidec.verify.prove import prove
 from tidec.verify.solver import Answers
 
-PROGRAMS = [("tide_ag", 4, {}), ("tide_ag", 4, {"cast": True}), ("tide_rs", 4, {"W": 2, "k": 1}), ("tide_rs", 4, {"W": 2, "k": 1, "n_stg": 1}), ("ring_ag", 4, {})]
+PROGRAMS = [("tide_ag", 4, {}), ("tide_ag", 4, {"cast": True}), ("tide_ag", 4, {"landings": 1}), ("tide_rs", 4, {"W": 2, "k": 1}), ("tide_rs", 4, {"W": 2, "k": 1, "n_stg": 1}), ("ring_ag", 4, {})]
 ANSWERS = Answers()        # most claims of a program stand when one wait is left out
 
 

@@ -11,7 +11,7 @@ from tidec.verify.prove import premises_hold, prove
 
 CLASSES = [
     ("ring_ag", 4, {}),
-    ("tide_ag", 8, {}), ("tide_ag", 8, {"cast": True}), ("tide_ag", 8, {"multicast": True}), ("tide_ag", 1, {"cast": True}),
+    ("tide_ag", 8, {}), ("tide_ag", 8, {"cast": True}), ("tide_ag", 8, {"multicast": True}), ("tide_ag", 1, {"cast": True}), ("tide_ag", 8, {"landings": 1}),
     ("tide_rs", 8, {"W": 8, "k": 4}), ("tide_rs", 8, {"W": 4, "k": 2, "n_part": 2}), ("tide_rs", 1, {"W": 1, "k": 1}), ("tide_rs", 6, {"W": 3, "k": 2, "n_stg": 1}),
     ("tide_rs", 4, {"W": 2, "k": 2, "n_out": 2}), ("tide_rs", 1, {"W": 1, "k": 1, "n_part": 3, "n_out": 1}),
 ]
@@ -41,7 +41,7 @@ def test_every_width_that_divides_the_lanes_is_proved(lanes, width):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 72])
-@pytest.mark.parametrize("knobs", [{}, {"cast": True}, {"multicast": True}, {"cast": True, "multicast": True}])
+@pytest.mark.parametrize("knobs", [{}, {"cast": True}, {"multicast": True}, {"cast": True, "multicast": True}, {"landings": 1}])
 def test_the_all_gather_is_proved_at_every_lane_count(lanes, knobs):
     assert prove(traced("tide_ag", lanes, **knobs)).verdict is Verdict.PROVED
 

@@ -57,6 +57,31 @@ def test_a_bundle_of_default_knobs_is_a_theorem(topo, lowering, made):
     assert [p.stem for p in report.plans] == ["block.ag", "block.rs", "head.ag", "head.rs"] and all(p.nodes == () for p in report.plans)
 
 
+# As a root and its blocks.
+ONE_LANDING = """{"groups": [{"name": "block", "landings": 1, "params": [{"name": "w", "shape": [7, 3], "dtype": "bf16"}]},
+                            {"name": "head", "repeat": 2, "params": [{"name": "h", "shape": [5, 2], "dtype": "bf16"}]}]}"""
+
+
+@pytest.mark.parametrize("topo", ["1x2", "3x2"])
+def test_a_bundle_in_which_a_group_has_one_landing_is_a_theorem(topo, made):
+    path = made(topo, groups=ONE_LANDING)
+    assert recheck(path).order_by is Order.THEOREM
+    assert [next(r for r in json.loads((path / f"{g}.ag.plan.json").read_text())["arena"]["regions"] if r["name"] == "landing")["extents"][0] for g in ("block", "head")] == [1, 2]
+
+
+@pytest.mark.parametrize("landings", [2, 0, True, "1"])
+def test_a_plan_of_other_landings_than_its_group_asks_for_is_refused(landings, spoilt):
+    folder = spoilt("1x2", groups=ONE_LANDING)
+    ask = json.loads((folder / "ask.json").read_text())
+    ask["groups"][0]["signature"]["landings"] = landings
+    reseal(folder, "ask.json", canonical(ask))
+    assert refused(folder)[0] == "C001"
+    del ask["groups"][0]["signature"]["landings"]
+    reseal(folder, "ask.json", canonical(ask))
+    code, told, _ = refused(folder)
+    assert code == "C001" and "its schedule or its knobs are not those that ask.json asks for" in told
+
+
 @pytest.mark.parametrize(("topo", "settings", "nodes"), [
     ("3x3", (), (3,)), ("1x3", (), (1,)), ("3x2", ("n_part=3", "n_out=2"), (3,)), ("3x2", ("chunks=5",), (3,)), ("3x2", ("stripes=3", "chunks=6"), (3,)),
     ("7x2", ("chunks=5",), (3, 5, 6)),

@@ -49,7 +49,7 @@ def refusal(facts: Facts, program: Program, *, only_graph: bool = False) -> str:
 
 
 CLEAN = [
-    ("tide_ag", 1, 2, {}), ("tide_ag", 3, 2, {}), ("tide_ag", 5, 1, {}), ("tide_ag", 4, 2, dict(cast=True, multicast=True)), ("tide_rs", 1, 2, dict(W=2, k=1)),
+    ("tide_ag", 1, 2, {}), ("tide_ag", 3, 2, {}), ("tide_ag", 5, 1, {}), ("tide_ag", 3, 2, dict(landings=1)), ("tide_ag", 1, 2, dict(landings=1)), ("tide_ag", 4, 2, dict(cast=True, multicast=True)), ("tide_rs", 1, 2, dict(W=2, k=1)),
     ("tide_rs", 4, 2, dict(W=1, k=1)), ("tide_rs", 5, 2, dict(W=2, k=2, n_part=2, n_out=2)), ("tide_rs", 3, 1, dict(W=1, k=1, n_part=3, n_out=1)),
     ("tide_rs", 3, 2, dict(W=2, k=2, chunks=6, stripes=3)),
 ]

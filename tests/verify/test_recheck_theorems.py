@@ -30,7 +30,7 @@ AGAIN = "run python -m tidec.verify.theorems, which proves every class again (ab
 def test_the_file_has_exactly_the_classes_that_are_shipped():
     wanted = {digest_of(c.program, single_node=single) for c in CLASSES for single in (True, False)}
     assert load().classes.keys() == wanted, AGAIN
-    assert FILE.stat().st_size < 40_000 and len(CLASSES) == len(set(map(str, CLASSES)))
+    assert FILE.stat().st_size < 44_000 and len(CLASSES) == len(set(map(str, CLASSES)))
 
 
 @pytest.mark.parametrize("one", [pytest.param(c, id=str(c), marks=() if str(c) in FEW else pytest.mark.slow) for c in CLASSES])
@@ -82,7 +82,7 @@ def test_a_comment_in_a_schedule_leaves_its_theorems():
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    ('s.signal(released)', 's.signal(released); s.read(land[(e - 1) % 2, ALL, ALL].of(call=e - 1))'), ("GROUPS = 4", "GROUPS = 3"), ("bank=2, node=M", "bank=3, node=M"),
+    ('s.signal(released)', 's.signal(released); s.read(land[(e - 1) % 2, ALL, ALL].of(call=e - 1))'), ("GROUPS = 4", "GROUPS = 3"), ("bank=landings, node=M", "bank=landings + 1, node=M"),
     ('with s.stream("update")', 'with s.stream("update2")'), ('s.flag("room", NODE)', 's.flag("room2", NODE)'),
 ])
 def test_any_other_change_of_a_schedule_voids_them(old, new):

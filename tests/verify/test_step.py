@@ -20,9 +20,9 @@ AHEAD, BEHIND = Place
 GOOD = [(IN_PLACE, AHEAD, "full"), (IN_PLACE, AHEAD, 2), (IN_PLACE, BEHIND, "full"), (SLOT_REUSE, AHEAD, "full"), (SLOT_REUSE, BEHIND, "full"), (SLOT_REUSE, BEHIND, 2)]
 
 
-def step(lanes: int, mode: Mode, place: Place, n_out: int | str, source: str = "", cast: bool = False, **knobs: object) -> Step:
+def step(lanes: int, mode: Mode, place: Place, n_out: int | str, source: str = "", cast: bool = False, landings: int = 2, **knobs: object) -> Step:
     reduce = traced("tide_rs", lanes, **{"W": lanes, "k": 1, "n_out": n_out, **knobs})
-    return step_of(traced("tide_ag", lanes, cast=cast), reduce, mode=mode, place=place, source=source)
+    return step_of(traced("tide_ag", lanes, cast=cast, landings=landings), reduce, mode=mode, place=place, source=source)
 
 
 def bad(report) -> list[str]:
@@ -38,6 +38,11 @@ def test_a_step_is_proved_for_every_node_count(mode, place, n_out):
     assert not bad(report)
     codes = {c.code for c in report.claims}
     assert codes >= {"V202", "V203", "V204"} and (mode is IN_PLACE or codes >= {"V107", "V201"})
+
+
+@pytest.mark.parametrize(("mode", "place", "n_out"), [pytest.param(*g, marks=() if g == GOOD[3] else pytest.mark.slow) for g in GOOD], ids=lambda x: str(getattr(x, "value", x)))
+def test_a_step_whose_gradients_lie_in_the_only_landing_is_proved(mode, place, n_out):
+    assert not bad(prove_step(step(2, mode, place, n_out, landings=1), answers=ANSWERS))
 
 
 @pytest.mark.slow

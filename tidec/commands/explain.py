@@ -41,7 +41,7 @@ _LEGEND = (
     "unaligned: parameters that do not start at a multiple of 16 bytes.  descriptors, rounds, waves: of rank 0 in one call.",
     "staging: the part of the arena that is neither landing nor shard.",
     "arena: what a rank allocates for the plan, as if the row were alone. All-gather: two landings (a group in use, the next",
-    "  one arriving), the shard where nothing is cast, and the staging. Reduce-scatter: the staging.",
+    "  one arriving; one where the group file says so), the shard where nothing is cast, and the staging. Reduce-scatter: the staging.",
     "stock: what FSDP2 allocates to do the same. All-gather: two unsharded groups and the rank-major gather buffer that it",
     "  copies out of; its shards, which it stores too, are not counted. Reduce-scatter: the buffer that it packs gradients",
     "  in, in fp32, as these plans reduce; with reduce_dtype bf16 it is half of that.",

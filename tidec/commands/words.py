@@ -43,7 +43,7 @@ GLOSSARY = {
     "rail": "the network that joins the same lane of all nodes; a put never leaves its rail",
     "group": "the parameters that FSDP2 gathers and reduces together",
     "shard": "the rows of every parameter that one rank stores: S bytes, padding included",
-    "landing": "where an all-gather ends: parameter-major, so that each parameter is one contiguous tensor; there are two, used in turn",
+    "landing": "where an all-gather ends: parameter-major, so that each parameter is one contiguous tensor; there are two, used in turn, or one where a group has its plan to itself",
     "stage": "where shards of other nodes, or gradients of other lanes, lie before they are placed or summed",
     "block": "what moves at once: a shard, or one sub-slice of the rows of a node's ranks",
     "sub-slice": "a part of a rank's packed output row; there are `n_part` times L of them",

@@ -70,6 +70,7 @@ class Linked:
     nodes: int
     lanes: int
     is_reduction: int
+    landings: int
     spots_constant: str
     spots: tuple[tuple[int, str], ...]
 
@@ -99,7 +100,7 @@ def render(proved: Sequence[Proved]) -> tuple[Source, ...]:
 def _linked(walked: Walked, plan: Plan, header: Source) -> Linked:
     """spots: the lines of the header that issue an op; each ends in a comment, which names the line of the schedule."""
     found = tuple((number, json.dumps(line.rpartition(" // ")[2])) for number, line in enumerate(header.text.splitlines(), 1) if "ops." in line and " // " in line)
-    return Linked(walked.stem, walked.namespace, walked.digest, walked.nodes, walked.lanes, int(plan.collective is Collective.REDUCE_SCATTER),
+    return Linked(walked.stem, walked.namespace, walked.digest, walked.nodes, walked.lanes, int(plan.collective is Collective.REDUCE_SCATTER), plan.landings,
                   f"kSpots_{walked.namespace}", found)
 
 

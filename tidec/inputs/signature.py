@@ -17,7 +17,8 @@ SCHEMA = "tidec.group/1"
 
 _ABOUT_KEYS = ("model", "source", "config", "total_params", "published_params", "notes")
 _FILE_KEYS = ("schema", "params", "groups", *_ABOUT_KEYS)
-_GROUP_KEYS = ("name", "repeat", "params", "param_dtype", "reduce_dtype", "mesh")
+_GROUP_KEYS = ("name", "repeat", "params", "param_dtype", "reduce_dtype", "mesh", "landings")
+LANDINGS = 2
 _PARAMETER_KEYS = ("name", "shape", "dtype", "requires_grad", "tied_to", "shard_dim", "stride")
 
 
@@ -77,6 +78,7 @@ class Group:
     param_dtype: what the all-gather delivers; `None` (not given) = the parameters' own types.
     reduce_dtype: what gradients are summed in.
     mesh: canonical JSON of the reserved key, "" where it is not given.
+    landings: calls of its all-gather whose parameters may be there at a time, 1 or 2; with one, none begins before all ranks are through with the one before.
     """
 
     name: str
@@ -86,9 +88,10 @@ class Group:
     param_dtype: Dtype | None = None
     reduce_dtype: Dtype = Dtype.FP32
     mesh: str = ""
+    landings: int = LANDINGS
 
     def __post_init__(self) -> None:
-        assert self.params and self.repeat >= 1, (self.name, self.repeat)
+        assert self.params and self.repeat >= 1 and 1 <= self.landings <= LANDINGS, (self.name, self.repeat, self.landings)
         assert len({parameter.name for parameter in self.params}) == len(self.params), self.name
 
     @property
@@ -143,6 +146,8 @@ def canonical_text(group: Group) -> str:
         for p in group.params
     ]
     content = {"schema": SCHEMA, "params": params, "reduce_dtype": group.reduce_dtype.value, "mesh": group.mesh}
+    if group.landings != LANDINGS:
+        content["landings"] = group.landings
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -224,7 +229,8 @@ def _group(document: Document, name: str, repeat: int, node: Node, given: dict[s
                                      reason="they are one tensor, which FSDP2 shards once", help=f"delete the entry of {quoted(parameter.name)}")
     dtypes = {key: _dtype(document, given[key].node, f"{key} of {what}") for key in ("param_dtype", "reduce_dtype") if key in given}
     mesh = plain_text(given["mesh"].node) if "mesh" in given else ""
-    return Group(name, repeat, tuple(params.values()), mesh=mesh, **dtypes)
+    landings = document.integer(given["landings"].node, what=f"landings of {what}", low=1, high=LANDINGS) if "landings" in given else LANDINGS
+    return Group(name, repeat, tuple(params.values()), mesh=mesh, landings=landings, **dtypes)
 
 
 def _parameter(document: Document, i: int, node: Node, group: str) -> tuple[Parameter, int]:

@@ -2,7 +2,7 @@
 
 M nodes, L lanes, N = M*L ranks, S bytes a shard, E_sub elements a sub-slice.
 
-Regions, in this order: the two landings of an all-gather as one region `landing` (bank b at b*N*S), its `resident_shard` where
+Regions, in this order: the landings of an all-gather, one or two, as one region `landing` (bank b at b*N*S), its `resident_shard` where
 nothing is cast, then every buffer of packed blocks that is no input, in the order in which the schedule declares them. Each begins at a multiple of 512 bytes.
 A region's blocks lie row-major in the buffer's declared dimensions. With one lane a buffer of what the other lanes send is empty.
 """

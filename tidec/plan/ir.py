@@ -16,7 +16,7 @@ from tidec.index import evaluate
 from tidec.inputs.ask import Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.signature import Dtype
-from tidec.plan.arena import Arena, lay_arena, stored_starts
+from tidec.plan.arena import LANDING, Arena, lay_arena, stored_starts
 from tidec.plan.edges import wait_edges
 from tidec.plan.layout import GroupLayout, SubSlices
 from tidec.plan.shapes import check_program
@@ -92,6 +92,11 @@ class Plan:
     def stripes(self) -> int:
         """Puts that carry a block, each over an RMA context of its own."""
         return int(dict(self.knobs).get("stripes", 1))
+
+    @property
+    def landings(self) -> int:
+        """Calls of an all-gather whose parameters may be there at a time; 0 in a reduce-scatter."""
+        return next((r.extents[0] for r in self.arena.regions if r.name == LANDING), 0)
 
     @property
     def has_cast(self) -> bool:

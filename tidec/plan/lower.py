@@ -6,6 +6,7 @@ from functools import lru_cache
 from tidec.inputs.ask import Ask, Collective
 from tidec.inputs.capability import Lowering
 from tidec.inputs.knobs import FULL, least_outbox, num_chunks, too_small_outbox
+from tidec.inputs.signature import LANDINGS
 from tidec.plan.ir import Plan
 from tidec.plan.layout import check_layout, lay_out
 from tidec.schedule.catalog import traced
@@ -37,7 +38,9 @@ def schedule_call(ask: Ask, collective: Collective) -> tuple[str, tuple[tuple[st
     """(name, arguments) of the schedule that carries out a collective. Raises P006 where chunk_bytes makes too many chunks, P005."""
     knobs, topology, multicast = ask.knobs, ask.topology, ask.lowering is Lowering.NVLS
     if collective is Collective.ALL_GATHER:
-        return "tide_ag", (("cast", bool(knobs.cast)), ("multicast", multicast))
+        # The default is not said, as the names of classes do not say it.
+        own = (("landings", ask.group.landings),) if ask.group.landings != LANDINGS else ()
+        return "tide_ag", (("cast", bool(knobs.cast)), *own, ("multicast", multicast))
     n_out = "full" if knobs.n_out is FULL else knobs.n_out
     sizes = dict(row_elems=0, row_item_bytes=1)
     if knobs.chunk_bytes:

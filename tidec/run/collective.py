@@ -1,6 +1,6 @@
 """All-gathers and reduce-scatters of one plan, call after call, in one process of a job.
 
-A `Ring` has the two landings of an all-gather plan; call e lands in bank e mod 2. Whoever is gathered holds its landing until it lets it go; while
+A `Ring` has the landings of an all-gather plan, two or one, and calls land in them in turn. Whoever is gathered holds its landing until it lets it go; while
 the next bank is held, the ring is full. Landings are acquired and released in the order of calls, as the plan's compute stream has them: one that
 is let go before an earlier one stays taken until that one is let go too.
 
@@ -21,8 +21,6 @@ from tidec.run.arena import TORCH_DTYPES, Landing, Shard
 from tidec.run.count import Account, Planned, counted
 from tidec.run.device import CPU, Device
 from tidec.run.loan import Swap, swap_by_torch
-
-BANKS = 2
 
 
 class Node(Protocol):
@@ -73,11 +71,11 @@ class Ring:
     @property
     def is_full(self) -> bool:
         """Whether the bank of the next call is held."""
-        return self.calls - BANKS in self._open
+        return self.calls - self.plan.landings in self._open
 
     def is_next_bank_of(self, call: int) -> bool:
         """Whether the next call lands where that one did."""
-        return call == self.calls - BANKS
+        return call == self.calls - self.plan.landings
 
     def gather(self, shards: list[torch.Tensor], account: Account, *, packing: torch.Stream | None = None, moving: torch.Stream | None = None) -> tuple[int, torch.Event | None]:
         """Start the next call with the padded shards of all parameters; returns its number, and when the shards have been read.

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 from tidec.errors import Diagnostic, TidecError
-from tidec.inputs.ask import Collective, Mode, stock_cause
+from tidec.inputs.ask import Collective, Mode
+from tidec.inputs.asked import as_asked, as_kept, moved, with_kept
 from tidec.inputs.document import quoted
-from tidec.inputs.signature import Dtype, Group, Signature, canonical_text
+from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import MAX_LANES
 from tidec.plan.ir import Plan
 from tidec.run.agree import Peers
@@ -240,7 +241,7 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     NOTE: every step that may fail on one rank is followed by an exchange, so that all ranks go on or none does.
     """
     peers = team.peers
-    groups = [as_packed(read_group(live)) for live in members]
+    groups = as_asked([read_group(live) for live in members])
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
     peers.check_same("how to install", asking.text())
     trouble: Reason | None = None
@@ -268,7 +269,7 @@ def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | N
     opened, found, told = None, None, ("", "")
     if peers.rank == 0:
         try:
-            path = asking.plans if asking.plans is not None else asking.provide(Signature(_with_kept(groups), "model"), f"1x{peers.size}", asking.target)
+            path = asking.plans if asking.plans is not None else asking.provide(Signature(with_kept(groups), "model"), f"1x{peers.size}", asking.target)
             opened, found = _load(path, asking)
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
@@ -320,34 +321,21 @@ def _hold(
         without = tuple(next(iter(of_collective(stays[live.name], c)), None) for c in Collective)
         ring, reducer = (None if plan is None else team.runs[plan.digest] for plan in pair)
         if ring is not None or reducer is not None:
-            kept = None if reducer is None else _plan_of(plans, _as_kept(group), Collective.REDUCE_SCATTER)
+            kept = None if reducer is None else _plan_of(plans, as_kept(group), Collective.REDUCE_SCATTER)
             team.held.append(Held(live.name, weakref.ref(live.group), team.board, mode, ring, reducer, without, kept, team.open, device=team.device))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
     return None
 
 
-def as_packed(group: Group) -> Group:
-    """The group as its shards come: packed in the type that they are gathered in, so that plans need no cast."""
-    return replace(group, params=tuple(replace(p, dtype=group.gathered_as(p)) for p in group.params))
-
-
-def _as_kept(group: Group) -> Group:
-    """The group as its gradients are where FSDP2 keeps them over several backward passes: in fp32."""
-    return replace(group, name=f"{group.name}.kept", param_dtype=None, params=tuple(replace(p, dtype=Dtype.FP32) for p in group.params))
-
-
-def _with_kept(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """The groups, and those of which kept gradients need a plan of their own."""
-    reduced = [g for g in groups if stock_cause(g, Collective.REDUCE_SCATTER) is None]
-    return (*groups, *(_as_kept(g) for g in reduced if g.gradient_dtype is not Dtype.FP32))
-
-
 def _plan_of(plans: Sequence[Plan], group: Group, collective: Collective) -> Plan | None:
-    """The plan that moves just these parameters; names do not matter, and neither does whether the plan casts."""
-    want = [(p.rows, p.row_elems, group.gathered_as(p), p.requires_grad) for p in group.params]
+    """The plan that moves just these parameters; names do not matter, and neither does whether the plan casts.
+
+    Of an all-gather's plans the one with the fewest landings that are as many as the group needs.
+    """
+    want, found = moved(group), []
     for plan in plans:
-        has = [(r.rows, r.row_elems, gathered, r.is_trainable) for r, gathered in zip(plan.layout.params, plan.gathered)]
-        if plan.collective is collective and has == want:
-            return plan
-    return None
+        has = tuple((r.rows, r.row_elems, gathered, r.is_trainable) for r, gathered in zip(plan.layout.params, plan.gathered))
+        if plan.collective is collective and has == want and (collective is Collective.REDUCE_SCATTER or plan.landings >= group.landings):
+            found.append(plan)
+    return min(found, key=lambda plan: plan.landings, default=None)

@@ -66,6 +66,10 @@ class BufferName:
             raise ScheduleError(f"{self.buffer.name} has {len(self.buffer.dims)} dimensions, not {len(key)}")
         return CellRef(self.buffer, key)
 
+    def count(self, dim: int) -> Index:
+        """How many indices a dimension has."""
+        return self.buffer.dims[dim].hi - self.buffer.dims[dim].lo
+
 
 @dataclass(frozen=True, slots=True)
 class FlagName:

@@ -44,7 +44,8 @@ def each_op(items: tuple[Item, ...], change: Callable[[Op], Op]) -> tuple[Item, 
 class Part:
     """A collective of a step, of one branch of M.
 
-    walk: all of it. reads, network: its two phases, before the first op of a stream that reads no input, and from there on.
+    reads, network: the two phases of its walk, before the first op of a stream that reads no input, and from there on.
+    uses, behind_uses: what its walk begins with of the caller's use of its outputs, nothing where that comes last, and the rest.
     """
 
     program: Program
@@ -53,16 +54,20 @@ class Part:
     moved: dict[str, CellRef] = field(default_factory=dict)
 
     @property
-    def walk(self) -> tuple[Item, ...]:
-        return self.program.body
-
-    @property
     def reads(self) -> tuple[Item, ...]:
-        return self.program.body[: self._split()]
+        return self.program.body[: self._behind(set(self.readers))]
 
     @property
     def network(self) -> tuple[Item, ...]:
-        return self.program.body[self._split() :]
+        return self.program.body[self._behind(set(self.readers)) :]
+
+    @property
+    def uses(self) -> tuple[Item, ...]:
+        return self.program.body[: self._behind(self._users())]
+
+    @property
+    def behind_uses(self) -> tuple[Item, ...]:
+        return self.program.body[self._behind(self._users()) :]
 
     @property
     def readers(self) -> tuple[str, ...]:
@@ -70,9 +75,12 @@ class Part:
         inputs = {b.name for b in self.program.buffers if b.kind is Kind.INPUT}
         return tuple(dict.fromkeys(op.stream for op in _ops(self.program.body) if any(c.buffer in inputs for c in (*op.reads, *op.writes))))
 
-    def _split(self) -> int:
-        readers = set(self.readers)
-        return next((i for i, item in enumerate(self.program.body) if not {op.stream for op in _ops((item,))} <= readers), len(self.program.body))
+    def _users(self) -> set[str]:
+        return {op.stream for op in _ops(self.program.body) if op.kind is OpKind.READ}
+
+    def _behind(self, streams: set[str]) -> int:
+        """Where the walk has its first op of another stream."""
+        return next((i for i, item in enumerate(self.program.body) if not {op.stream for op in _ops((item,))} <= streams), len(self.program.body))
 
     def buffer(self, name: str, *, source: Callable[..., tuple[Coord, Coord]]) -> BufferName:
         """A buffer of the part, which the step uses too: a use of it also says which content is meant, 1 where the part itself uses it.

@@ -16,6 +16,8 @@ COLLECTIVES = ("all_gather", "reduce_scatter")
 REQUIRES, CONNECTIONS = {"nccl": "2.31.2", "compute_capability": "9.0"}, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 MAX_TRAINABLE, MAX_LANES, MAX_RANKS = 256, 72, 2**31 - 1
 _MANIFEST_KEYS = {"schema", "tidec_version", "inputs_digest", "requires", "groups", "plans", "files", "echo"}
+# Where a group has two landings, its signature does not say so.
+_SIGNATURE = {"schema", "params", "reduce_dtype", "mesh"}
 _TOPOLOGY = {"nodes", "lanes", "rails", "multicast"}
 _SOURCES = (".hpp", ".cpp", ".cu", ".cuh")
 _SLICE = 8
@@ -120,7 +122,8 @@ def _check_topology(ask: dict) -> None:
 def _check_group(group: dict) -> None:
     signature = group["signature"]
     fits = (
-        group.keys() == {"name", "repeat", "signature", "knobs"} and signature.keys() == {"schema", "params", "reduce_dtype", "mesh"}
+        group.keys() == {"name", "repeat", "signature", "knobs"} and signature.keys() in (_SIGNATURE, _SIGNATURE | {"landings"})
+        and (type(signature.get("landings", 1)), signature.get("landings", 1)) == (int, 1)
         and signature["schema"] == GROUP_SCHEMA and type(group["repeat"]) is int and group["repeat"] >= 1 and isinstance(group["name"], str)
         and bool(signature["params"]) and all(_is_param(p) for p in signature["params"]) and signature["reduce_dtype"] in ITEM_BYTES
     )
@@ -187,7 +190,7 @@ def check_wanted(wanted: Wanted, plan: dict, facts: Facts) -> None:
         raise tampered(facts.file, f"its parameters are not those that {ASK} asks for")
     multicast = lowering == "nvls"
     if facts.is_gather:
-        name, own = "tide_ag", {"cast": knobs["cast"], "multicast": multicast}
+        name, own = "tide_ag", {"cast": knobs["cast"], "multicast": multicast} | {k: x for k, x in wanted.group["signature"].items() if k == "landings"}
     else:
         name, own = "tide_rs", {key: knobs[key] for key in ("W", "k", "n_out", "n_part", "n_stg", "stripes")}
         own |= {"multicast": multicast, "chunks": _chunks(knobs, plan, facts)}

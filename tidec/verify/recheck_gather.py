@@ -41,9 +41,9 @@ def check_all_gather(facts: Facts, point: tuple[int, int, int], lanes: tuple[int
     to_lanes = ["all"] if facts.knobs["multicast"] else [*(lanes or range(facts.lanes))]
     slots, times = [*range(M)], len(to_lanes)
     q, source, node = (repeated(column, times) for column in (slots, [*map(home, slots)], [(n + x) % M for x in slots]))
-    placed = Columns(len(q), [source, land, q, *here, e % 2, node, j, n, to_lanes * M, e])
+    placed = Columns(len(q), [source, land, q, *here, e % facts.landings, node, j, n, to_lanes * M, e])
     compare_rows(facts, "V106", "copy into the landing", sorted(ops.rows(*_PLACE, all_lanes=False), key=_slot), placed.rows())
-    compare(facts, "V105", "read", ops.columns(*_READ), Columns(1, [land, (e - 1) % 2, "all", "all", n, j, e - 1]))
+    compare(facts, "V105", "read", ops.columns(*_READ), Columns(1, [land, (e - 1) % facts.landings, "all", "all", n, j, e - 1]))
     compare(facts, "V105", "free", ops.columns(*_FREE), Columns(1, [shard, 0, *here]))
 
 

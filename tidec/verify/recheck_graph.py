@@ -176,7 +176,7 @@ class _Sweep:
             for j in range(f.lanes):
                 for e in calls:
                     if f.is_gather:
-                        wanted = {(e % 2, m, i): self._shard(m, i, e) for m in range(M) for i in range(f.lanes)}
+                        wanted = {(e % f.landings, m, i): self._shard(m, i, e) for m in range(M) for i in range(f.lanes)}
                     elif M == 1:
                         wanted = {(p, *at): ("seed", self._sum("grad_row", n, j, e, p, j, *at)) for p in range(f.parts) for at in pieces}
                     else:

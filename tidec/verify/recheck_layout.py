@@ -50,6 +50,11 @@ class Facts:
         return int(self.knobs.get("stripes", 1))
 
     @property
+    def landings(self) -> int:
+        """Landings of an all-gather; two are not named."""
+        return int(self.knobs.get("landings", 2))
+
+    @property
     def cut(self) -> tuple[int, ...]:
         """Extents of the last two dimensions of blocks that are cut into chunks."""
         return (self.stripes, self.chunks // self.stripes) if self.chunks > 1 else ()
@@ -121,7 +126,7 @@ def _check_contract(facts: Facts) -> None:
     """What the caller gives and takes is as large as the collective says, whatever the schedule keeps in between."""
     parts, nodes, lanes, cut = facts.parts, facts.nodes, facts.lanes, list(facts.cut)
     wanted = {
-        ("input", "shard"): [1], ("output", "placed"): [2, nodes, lanes], ("input", "grad_slice"): [parts, nodes, lanes, *cut],
+        ("input", "shard"): [1], ("output", "placed"): [facts.landings, nodes, lanes], ("input", "grad_slice"): [parts, nodes, lanes, *cut],
         ("output", "out_slice"): [parts, lanes, *cut], ("input", "grad_row"): [parts, lanes, *cut], ("output", "out_row"): [parts, *cut],
     }
     outside = {("input", "shard"), ("output", "placed")} if facts.is_gather else set(wanted) - {("input", "shard"), ("output", "placed")}

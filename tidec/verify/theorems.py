@@ -62,7 +62,8 @@ def _around_defaults() -> Iterator[Class]:
     for lanes in LANES:
         for cast in (False, True):
             for multicast in (False, True):
-                yield Class("tide_ag", lanes, (("cast", cast), ("multicast", multicast)))
+                for own in ((), (("landings", 1),)):
+                    yield Class("tide_ag", lanes, (("cast", cast), *own, ("multicast", multicast)))
         # A round is never wider than a wave, so a larger k is another text of the same program, which is shipped where it is the default.
         knobs = [dict(W=W, k=k) for W in range(1, lanes + 1) for k in range(1, W + 1)]
         own = dict(W=lanes, k=min(4, lanes))

@@ -12,12 +12,12 @@ namespace tidec {
 // Every function gives why a call is refused; empty text = it is in turn, and counts as made.
 class Calls {
  public:
-  explicit Calls(const tidec_program& program) : is_reduction_(program.is_reduction != 0), layout_(*static_cast<const Layout*>(program.layout)) {}
+  explicit Calls(const tidec_program& program) : is_reduction_(program.is_reduction != 0), landings_(program.landings), layout_(*static_cast<const Layout*>(program.layout)) {}
 
   std::string gather(int64_t call, const void* shard) {
     if (is_reduction_) return "the plan is a reduce-scatter, and gathers nothing";
     if (call != begun_) return out_of_turn("gather", call, begun_);
-    if (call > released_ + 1) return "gather(" + std::to_string(call) + ") comes before release(" + std::to_string(call - 2) + "), whose landing it would overwrite";
+    if (call >= released_ + landings_) return "gather(" + std::to_string(call) + ") comes before release(" + std::to_string(call - landings_) + "), whose landing it would overwrite";
     if (shard == nullptr && layout_.shard_bytes > 0) return "gather(" + std::to_string(call) + ") has no shard";
     ++begun_;
     return "";
@@ -71,6 +71,7 @@ class Calls {
   }
 
   const bool is_reduction_;
+  const int64_t landings_;
   const Layout& layout_;
   int64_t begun_ = 0, acquired_ = 0, released_ = 0;
 };

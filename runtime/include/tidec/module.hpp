@@ -16,7 +16,8 @@ typedef struct {
   const char* schedule;
 } tidec_spot;
 
-// header: the emitted file of its walk.  arena_bytes: of a rank's temporary memory.  layout: a tidec::Layout.  spots: by line.
+// header: the emitted file of its walk.  landings: calls of an all-gather whose parameters may be there at a time, 0 in a reduce-scatter.
+// arena_bytes: of a rank's temporary memory.  layout: a tidec::Layout.  spots: by line.
 typedef struct {
   const char* name;
   const char* plan_digest;
@@ -24,6 +25,7 @@ typedef struct {
   int64_t lanes;
   const char* header;
   int64_t is_reduction;
+  int64_t landings;
   int64_t arena_bytes;
   const void* layout;
   int64_t num_spots;
