@@ -1,6 +1,7 @@
 #include "cuda/issue.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tidec::cuda {
 
@@ -8,6 +9,22 @@ namespace {
 
 // So many copies of a set at home are handed over one by one.
 constexpr size_t kFewCopies = 4;
+// Of a large copy at home: a copy of tens of MiB inside a GPU takes the memory from the kernels beside it, pieces of these sizes do not.
+constexpr int64_t kPieceBytes = int64_t{4} << 20, kLeastPieceBytes = int64_t{512} << 10;
+
+// Rows of rows that are long, in pieces; nothing where rows are short.
+std::vector<Copy> in_pieces(const std::vector<Copy>& copies) {
+  std::vector<Copy> pieces;
+  for (const Copy& c : copies) {
+    if (c.width < kLeastPieceBytes) return {};
+    for (int64_t row = 0; row < c.rows; ++row) {
+      for (int64_t at = 0; at < c.width; at += kPieceBytes) {
+        pieces.push_back({c.into + row * c.into_pitch + at, c.from + row * c.from_pitch + at, std::min(kPieceBytes, c.width - at), 1, 0, 0, c.from_memory, c.into_memory});
+      }
+    }
+  }
+  return pieces;
+}
 
 int64_t elems_of(const Move& m) { return m.width / item_bytes(m.from); }
 int64_t span(int64_t width, int64_t rows, int64_t pitch) { return rows < 1 ? 0 : (rows - 1) * pitch + width; }
@@ -192,7 +209,11 @@ void Issuer::end_set(const Stream& s) {
 void Issuer::flush(const Stream& s) {
   std::vector<Copy> folded = near_;
   fold(folded);
-  if (folded.size() <= kFewCopies) near_ = folded;
+  if (std::vector<Copy> pieces = in_pieces(near_); pieces.size() > kFewCopies) {
+    near_ = std::move(pieces);
+  } else if (folded.size() <= kFewCopies) {
+    near_ = std::move(folded);
+  }
   if (is_preparing_) {
     if (near_.size() > kFewCopies) graphs_.make(near_);
     near_.clear(), far_.clear();
