@@ -194,6 +194,63 @@ def test_terms_of_a_sum_become_pieces_and_gaps_by_hand(tmp_path):
     assert run_tool((str(program),), deadline_s=20) == "fine\n"
 
 
+CHAIN = r"""
+#include <cassert>
+#include <cstdio>
+
+#include "cuda/chain.hpp"
+
+using namespace tidec::cuda;
+
+int main() {
+  static char lanes[2][4096], own[4096], into[8192];
+  uint64_t come[2] = {}, gone[2] = {}, other = 0;
+  // A sum of one piece, whose blocks of two other lanes begin `at` further.
+  const auto sum = [&](int64_t at, int64_t skew = 0) { return SumPieces{{lanes[0] + at, lanes[1] + at + skew}, {{own, 0, 32, 0, 16, 0, 5, 1}}}; };
+  SumChain chain(2, 3);
+  assert(chain.is_empty() && !chain.tells_by(100) && chain.add(sum(0), into, false));
+  // Alone it is no call of steps.
+  assert(chain.call().num_steps == 0 && chain.call().num_pieces == 1);
+  assert(chain.tell(&gone[0], 7) && chain.tellings().size() == 1 && !chain.tells_by(7));
+  // Nothing follows before all lanes are told.
+  assert(!chain.add(sum(64), into, false));
+  assert(chain.tell(&gone[1], 7) && chain.tellings().empty() && chain.tells_by(7) && !chain.tells_by(6));
+  chain.await(&come[0], 8), chain.await(&come[1], 8);
+  // Blocks that moved differently, other words, another way to add: no.
+  assert(!chain.add(sum(64, 16), into, false) && !chain.add(sum(64), into, true));
+  assert(chain.add(sum(64), into + 256, false) && chain.waits().empty());
+  assert(chain.tell(&gone[0], 8) && !chain.tell(&other, 8));
+  assert(chain.tellings().size() == 1 && chain.tellings()[0].word == &gone[0]);
+  const SumCall call = chain.call();
+  assert(call.num_steps == 2 && call.num_pieces == 2 && call.into == into && call.staged[1] == lanes[1] && call.awaits[1] == &come[1] && call.tells[0] == &gone[0]);
+  assert(call.steps[0].awaited == 0 && call.steps[0].told == 7 && call.steps[1].awaited == 8 && call.steps[1].told == 0 && call.steps[1].num_pieces == 1);
+  assert(call.pieces[1].staged == 96 && call.pieces[1].into == 272 && call.pieces[0].staged == 32 && call.pieces[0].into == 16);
+  chain.clear();
+  // Waits for other words than before, or a fourth piece, begin anew.
+  for (uint64_t i = 1; i <= 3; ++i) {
+    if (i > 1) chain.await(&come[0], i), chain.await(&come[1], i);
+    assert(chain.add(sum(0), into, false) && chain.tell(&gone[0], i) && chain.tell(&gone[1], i));
+  }
+  assert(!chain.add(sum(0), into, false));
+  chain.clear();
+  assert(chain.add(sum(0), into, false) && chain.tell(&gone[0], 1) && chain.tell(&gone[1], 1));
+  chain.await(&come[0], 2), chain.await(&come[1], 2);
+  assert(chain.add(sum(0), into, false) && chain.tell(&gone[0], 2) && chain.tell(&gone[1], 2));
+  chain.await(&come[0], 3), chain.await(&other, 3);
+  assert(!chain.add(sum(0), into, false) && chain.waits().size() == 2);
+  std::puts("fine");
+}
+"""
+
+
+def test_sums_go_together_where_they_move_alike_by_hand(tmp_path):
+    (tmp_path / "main.cpp").write_text(CHAIN, encoding="utf-8")
+    program = tmp_path / "main"
+    run_tool((*find_compiler().command, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", f"-I{RUNTIME / 'include'}", f"-I{RUNTIME}",
+              str(tmp_path / "main.cpp"), str(RUNTIME / "cuda" / "chain.cpp"), "-o", str(program)), deadline_s=120)
+    assert run_tool((str(program),), deadline_s=20) == "fine\n"
+
+
 FOLD = r"""
 #include <cassert>
 #include <cstdio>

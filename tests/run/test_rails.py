@@ -208,6 +208,16 @@ def test_a_shard_is_placed_by_one_copy_where_its_parameters_are_alike(fakes, tmp
 
 
 @pytest.mark.slow
+def test_what_stays_at_home_goes_in_pieces_where_rows_are_long(fakes, tmp_path):
+    """Of each rank: five rows of 1 MiB, one copy of all of them to the peer, and the landing for whoever asked. A row of 6 MiB is two pieces."""
+    gather, *_ = job(fakes, bundle_of(tmp_path, "1x2", shapes=((1024, 1024),) * 5), calls=1, seeds=1)
+    assert gather["difference"] is None and gather["copies"] == 2 * (5 + 1 + 1)
+    (tmp_path / "long").mkdir()
+    gather, *_ = job(fakes, bundle_of(tmp_path / "long", "1x2", shapes=((6144, 1024),) * 3), calls=1, seeds=1)
+    assert gather["difference"] is None and gather["copies"] == 2 * (6 + 1 + 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("knobs", "puts"), [(("W=2", "k=2"), 2), (("W=2", "k=1"), 1), (("W=2", "k=2", "stripes=2", "chunks=2"), 4)])
 def test_all_puts_of_a_round_are_one_group(fakes, tmp_path, knobs, puts):
     """What is not is sent one after the other, where a proxy of NCCL's sends it. The all-gather of three nodes puts one slot a round."""
