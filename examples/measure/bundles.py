@@ -3,7 +3,8 @@
 
     TIDEC_CUDA_ARCH=9.0 python examples/measure/bundles.py FOLDER [NAMES] [--target nccl]
 
-NAMES, of which all are made where none is given: pair (both collectives of 30 parameters, equal and not, and of a block of Llama-3.1-8B), sweep (P = 1, 9, 16, 30, 256 by
+NAMES, of which all are made where none is given: pair (both collectives of 30 parameters, equal and not, and of a block of Llama-3.1-8B), staged3 and staged6 (those of
+8 MiB, and of 128 MiB and the block, with 3 and 6 chunks and as many slots), sweep (P = 1, 9, 16, 30, 256 by
 1 to 256 MiB of a rank's shard), rails (2x1), and for examples/train_fsdp2.py small, 1b, 3b, by size. FOLDER/NAME is the bundle. One that is there, from these sources, stays.
 """
 from __future__ import annotations
@@ -63,8 +64,14 @@ def trained(size: str) -> Callable[[], Signature]:
     return read
 
 
-BUNDLES: dict[str, tuple[str, Callable[[], Signature]]] = {
-    "pair": ("1x2", pair), "small": ("1x2", trained("small")), "1b": ("1x2", trained("1b")), "3b": ("1x2", trained("3b")), "rails": ("2x1", rails), "sweep": ("1x2", sweep),
+def staged(sizes: str, *, has_block: bool) -> Callable[[], Signature]:
+    return lambda: Signature((*equal_groups(sizes, ranks=2), *(pair().groups[-1:] if has_block else ())), "staged")
+
+
+# The topology, the groups and the knobs that are set.
+BUNDLES: dict[str, tuple] = {
+    "pair": ("1x2", pair), "staged3": ("1x2", staged("30:8MiB", has_block=False), {"chunks": 3, "n_stg": 3}), "staged6": ("1x2", staged("30:128MiB", has_block=True), {"chunks": 6, "n_stg": 6}),
+     "small": ("1x2", trained("small")), "1b": ("1x2", trained("1b")), "3b": ("1x2", trained("3b")), "rails": ("2x1", rails), "sweep": ("1x2", sweep),
 }
 
 
@@ -78,8 +85,8 @@ def main() -> int:
     for name in options.names or BUNDLES:
         path, begin = options.folder / name, time.monotonic()
         if not path.is_dir() or kept_library(path, options.target) is None:
-            topo, made = known[name]
-            tidec.compile(topo, made(), out=path, is_forced=True)
+            topo, made, *knobs = known[name]
+            tidec.compile(topo, made(), out=path, knobs=knobs[0] if knobs else {}, is_forced=True)
             build_library(path, options.target, deadline_s=_BUILD_S)
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         print(f"{path}: {len(read_bundle(path).plans)} plans, {size / 2**20:.1f} MiB, {time.monotonic() - begin:.1f} s", flush=True)

@@ -5,10 +5,11 @@
 #     examples/measure/pair.sh OUT [PART...]           where the GPUs are: OUT/PART.json each, and OUT/pair.log with all that was printed; exit 1 if a part failed
 #     examples/measure/pair.sh host OUT [PART...]      the same commands on processes of this machine, small: nothing that it writes is a measurement
 #
-# A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1240 seconds). What they are told is in the function of each.
+# A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1315 seconds). What they are told is in the function of each.
 PARTS=(
   "ready 90"              # tidec_rt, and what lends storages, compiled for this Python; every GPU is there
   "bench 75"              # both collectives beside stock, every bit compared: results/pair.json
+  "staged 75"             # reduce-scatters whose shard is staged whole, in 3 and in 6 chunks
   "interference 75"       # a kernel beside repeated collectives
   "sm_time 75"            # multiprocessors and memory of both collectives
   "sm_probe 60"           # which multiprocessors both collectives take, by waves of CTAs that want all
@@ -68,7 +69,8 @@ EOF
 }
 if [ "$target" = nccl ]; then
   bench() { $tidec bench "$FOLDER/pair" --target nccl --ctas 16,8 --rounds 8 -o "$out/bench.json" --force; }
-  interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 70 -o "$out/interference.json"; }
+  staged() { for n in 3 6; do $tidec bench "$FOLDER/staged$n" --target nccl --ctas 16,8 --rounds 8 -o "$out/staged$n.json" --force || return 1; done; }
+  interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8,4 --rounds 8 --limit 70 -o "$out/interference.json"; }
   sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 70 -o "$out/sm_time.json"; }
   sm_probe() { $measure/sm_probe.py "$FOLDER/pair" --built "$FOLDER/waves" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 55 -o "$out/sm_probe.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --steps 8 --limit 90 -o "$out/steps.json"; }
@@ -87,6 +89,7 @@ if [ "$target" = nccl ]; then
   tests() { TRAIN_PLANS=$(realpath "$FOLDER/small") "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider $files; }
 else
   bench() { $tidec bench "$FOLDER/tiny" --rounds 2 --calls 2 -o "$out/bench.json" --force; }
+  staged() { echo "nothing on the host"; }
   interference() { $measure/interference.py "$FOLDER/tiny" --target host --rounds 1 --limit 70 -o "$out/interference.json"; }
   sm_time() { $measure/sm_time.py "$FOLDER/tiny" --target host --limit 70 -o "$out/sm_time.json"; }
   sm_probe() { $measure/sm_probe.py "$FOLDER/tiny" --target host --rounds 1 --limit 55 -o "$out/sm_probe.json"; }
@@ -97,7 +100,7 @@ else
   kernels() { $measure/kernels.py --help > /dev/null; }
   tests() { "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider --collect-only $files; }
 fi
-export -f ready bench interference sm_time sm_probe steps steps_trace sweep rails kernels tests
+export -f ready bench staged interference sm_time sm_probe steps steps_trace sweep rails kernels tests
 files="tests/run/test_cuda_targets.py tests/run/test_train_example.py tests/litmus/test_orders.py"
 export PYTHON FOLDER target out measure tidec files
 
