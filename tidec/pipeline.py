@@ -29,6 +29,7 @@ from tidec.emit.place import check_free
 from tidec.emit.render import render
 from tidec.errors import Diagnostic, Level, TidecError, bytes_text
 from tidec.inputs.ask import Ask, Collective, Mode, StockCause, stock_cause
+from tidec.inputs.asked import asked_of
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import quoted
 from tidec.inputs.knobs import NOTHING_SET, Knobs, Settings
@@ -120,8 +121,10 @@ def compile(
         check_free(out, is_forced=is_forced)
 
     # What is asked; equal groups ask the same, and are planned once.
-    choices = _choices(topology, signature, knobs, mode, budget_bytes)
-    asks = tuple(Ask(topology, group, lowering, choice.knobs, mode) for group, choice in zip(signature.groups, choices))
+    groups = asked_of(signature)
+    choices = _choices(topology, groups, knobs, mode, budget_bytes)
+    asks = tuple(Ask(topology, group, lowering, choice.knobs, mode) for group, choice in zip(groups, choices))
+    own = asks[: len(signature.groups)]
     jobs: dict[Key, tuple[Ask, Collective]] = {}
     for ask in asks:
         for collective in Collective:
@@ -138,7 +141,7 @@ def compile(
     # What each rank does.
     plans = {key: _named(lower(ask, collective), key, asks) for key, (ask, collective) in jobs.items()}
     watch("plan", tuple(plans.values()))
-    arena = plan_arena(signature, [tuple(plans.get(_key(ask, collective)) for collective in Collective) for ask in asks], mode=mode, order=order)
+    arena = plan_arena(signature, [tuple(plans.get(_key(ask, collective)) for collective in Collective) for ask in own], mode=mode, order=order)
     watch("arena", arena)
     warnings = (*check_budget(arena, topology, signature, budget_bytes), *_check_padding(tuple(plans.values())))
 
@@ -178,20 +181,20 @@ def compile(
         key = _key(ask, collective)
         return Planned(plans[key], reports[calls[key]]) if key in plans else stock_cause(ask.group, collective)
 
-    outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in asks)
-    return Compiled(signature.groups, choices, outcomes, tuple(reports.values()), steps, arena, bundle, echo, warnings)
+    outcomes = tuple(tuple(outcome(ask, collective) for collective in Collective) for ask in own)
+    return Compiled(signature.groups, choices[: len(own)], outcomes, tuple(reports.values()), steps, arena, bundle, echo, warnings)
 
 
-def _choices(topology: Topology, signature: Signature, knobs: Knobs | Settings, mode: Mode, budget_bytes: int | None) -> tuple[Choice, ...]:
+def _choices(topology: Topology, groups: Sequence[Group], knobs: Knobs | Settings, mode: Mode, budget_bytes: int | None) -> tuple[Choice, ...]:
     """One a group; equal groups are decided once."""
     if isinstance(knobs, Knobs):
-        return (Choice(knobs, ()),) * len(signature.groups)
+        return (Choice(knobs, ()),) * len(groups)
     found: dict[str, Choice] = {}
-    for group in signature.groups:
+    for group in groups:
         text = canonical_text(group)
         if text not in found:
             found[text] = choose(topology, group, settings=knobs, mode=mode, budget_bytes=budget_bytes)
-    return tuple(found[canonical_text(group)] for group in signature.groups)
+    return tuple(found[canonical_text(group)] for group in groups)
 
 
 def _key(ask: Ask, collective: Collective) -> Key:

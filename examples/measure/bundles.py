@@ -13,7 +13,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +21,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 import tidec  # noqa: E402
 from tidec.build.library import build_library, kept_library  # noqa: E402
 from tidec.emit.bundle import read_bundle  # noqa: E402
-from tidec.inputs.asked import as_asked  # noqa: E402
 from tidec.inputs.signature import Signature, load_groups  # noqa: E402
 from tidec.inputs.synthetic import equal_groups, unequal_groups  # noqa: E402
 
@@ -58,8 +56,7 @@ def trained(size: str) -> Callable[[], Signature]:
             dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
         with torch.device("meta"):
             model = train_fsdp2.Llama(train_fsdp2.SIZES[size])
-        asked = signature_of(train_fsdp2.under_fsdp2(model, train_fsdp2.arguments().parse_args([]), "cpu", 2))
-        return replace(asked, groups=as_asked(asked.groups))
+        return signature_of(train_fsdp2.under_fsdp2(model, train_fsdp2.arguments().parse_args([]), "cpu", 2))
 
     return read
 

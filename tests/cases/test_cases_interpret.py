@@ -120,7 +120,7 @@ SWAPPED = "where({0}.eq(0), 1, where({0}.eq(1), 0, {0}))"
 
 
 @pytest.mark.parametrize(("schedule", "old", "new", "knobs", "codes"), [
-    ("tide_ag", "land[e % 2, m, j].at(n, o)", f"land[e % 2, m, {SWAPPED.format('j')}].at(n, o)", {}, {"V105"}),
+    ("tide_ag", "land[e % landings, m, j].at(n, o)", f"land[e % landings, m, {SWAPPED.format('j')}].at(n, o)", {}, {"V105"}),
     ("tide_ag", "stage[h + k].at(to, j), then=", f"stage[h + k].at({SWAPPED.format('to')}, j), then=", {}, {"V103", "V105"}),
     ("tide_rs", "stage[U % n_stg, j].of(U).at(n, o)", f"stage[U % n_stg, j].of(U).at(n, {SWAPPED.format('o')})", dict(W=3, k=3), {"V104", "V105"}),
     ("tide_rs", "grad[p, served(c), sub(c, o), *at]", f"grad[p, served(c), {SWAPPED.format('sub(c, o)')}, *at]", dict(W=3, k=3), {"V105"}),
@@ -213,7 +213,7 @@ def test_row_78_padding_in_a_sum_would_be_seen():
 
 
 def test_row_82_two_live_calls_in_one_landing_are_refused():
-    program = mutant("tide_ag", "land[e % 2, m, j].at(n, o)", "land[0, m, j].at(n, o)", 2)
+    program = mutant("tide_ag", "land[e % landings, m, j].at(n, o)", "land[0, m, j].at(n, o)", 2)
     program = replace(program, body=tuple(one_bank(x) for x in program.body))
     assert refuted(program) == "V201"
     assert check(program, 2).codes == ("V201",)

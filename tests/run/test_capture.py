@@ -30,6 +30,7 @@ from tidec.inputs.signature import Dtype, canonical_text, load_groups
 from tidec.inputs.topology import parse_topology
 from tidec.plan.lower import lower
 from tidec.run.capture import capture, groups_of, read_group, signature_of, write_groups
+from tidec.run.fsdp import signature_for
 
 ROOT = Path(__file__).resolve().parents[2]
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -148,6 +149,23 @@ def test_the_file_is_what_the_commands_read(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["g.json"]
     with pytest.raises(TidecError, match="E003"):
         write_groups(capture(model), tmp_path / "no" / "g.json")
+
+
+def test_a_captured_model_is_compiled_to_the_bundle_that_install_makes(tmp_path):
+    pytest.importorskip("z3")
+    from tidec import pipeline
+
+    model = sharded(Model())
+    write_groups(capture(model), tmp_path / "model.json")
+    captured, plain = load_groups(tmp_path / "model.json"), tmp_path / "plain.json"
+    plain.write_text((tmp_path / "model.json").read_text().replace(' "install": true,\n', ""))
+    made = [pipeline.compile(parse_topology("1x4"), signature, out=tmp_path / f"b{i}", is_echoed=False).bundle
+            for i, signature in enumerate((signature_for(groups_of(model)), captured, load_groups(plain)))]
+    assert made[0].digest == made[1].digest != made[2].digest
+    gathers = {p.groups[0]: p for p in made[1].plans if p.collective is Collective.ALL_GATHER}
+    assert [(name, p.has_cast, p.landings) for name, p in gathers.items()][:2] == [("root", False, 1), ("layers.0", False, 2)]
+    assert {p.groups for p in made[1].plans if p.collective is Collective.REDUCE_SCATTER and p.gradient_dtype is Dtype.FP32} == {("root.kept",), ("layers.0.kept", "layers.1.kept")}
+    assert all(p.has_cast and p.landings == 2 for p in made[2].plans if p.collective is Collective.ALL_GATHER), "a file that does not say so is planned as it is"
 
 
 def test_a_tied_tensor_is_one_parameter_with_two_names():

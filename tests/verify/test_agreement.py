@@ -167,7 +167,7 @@ OUTPUTS = {
     "an output without its last block": ("tide_rs", (('s.output("out",    Block.OUT_SLICE, part=n_part, sub=L,', 's.output("out",    Block.OUT_SLICE, part=n_part, sub=L - 1,'),), 2, 2, dict(W=1, k=1)),
     "lanes in reverse, and a landing that says so": ("tide_ag", (
         ("holds=lambda b, m, i: (m, i),", "holds=lambda b, m, i: (m, L - 1 - i),"), ("found=lambda b, m, i: dict(n=n, j=i, o=j,", "found=lambda b, m, i: dict(n=n, j=L - 1 - i, o=j,"),
-        ("land[e % 2, m, j]", "land[e % 2, m, L - 1 - j]")), 2, 2, {}),
+        ("land[e % landings, m, j]", "land[e % landings, m, L - 1 - j]")), 2, 2, {}),
 }
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tidec.build.library import build_library, kept_library
@@ -59,4 +60,4 @@ def _signature(topology: Topology, group: str | None, made: Made | None) -> Sign
         assert made is not None
         return Signature(made(topology.ranks), "made")
     signature = load_groups(group)
-    return signature if made is None else Signature((*signature.groups, *made(topology.ranks)), signature.source_name, signature.about)
+    return signature if made is None else replace(signature, groups=(*signature.groups, *made(topology.ranks)))

@@ -20,7 +20,8 @@ from tidec.inputs.ask import Ask, Collective, Mode, StockCause, read_mode, stock
 from tidec.inputs.capability import Lowering
 from tidec.inputs.document import nearest, quoted
 from tidec.inputs.order import default_order, load_order
-from tidec.inputs.signature import canonical_text
+from tidec.inputs.asked import asked_of
+from tidec.inputs.signature import Group, canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.cost import Cost, cost
 from tidec.plan.ir import Plan
@@ -129,8 +130,9 @@ def _wrapped(text: str) -> str:
 def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str | None, mode: Mode, order: str | None, budget_bytes: int | None) -> _Explained:
     asked = read_asked(topo=topo, group=group, settings=settings, capability=capability)
     used = default_order(asked.signature) if order is None else load_order(order, asked.signature)
-    choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m, budget_bytes=budget_bytes) for g in asked.signature.groups] for m in Mode}
-    planned = {m: _planned(asked, m, choices[m]) for m in Mode}
+    groups = asked_of(asked.signature)[: len(asked.signature.groups)]
+    choices = {m: [choose(asked.topology, g, settings=asked.settings, mode=m, budget_bytes=budget_bytes) for g in groups] for m in Mode}
+    planned = {m: _planned(asked, groups, m, choices[m]) for m in Mode}
     plans = {m: [tuple(o if isinstance(o, Plan) else None for o in row) for row in rows] for m, rows in planned.items()}
     arenas: dict[Mode, ModelArena] = {}
     refusals = []
@@ -149,21 +151,21 @@ def _of_model(topo: str, group: str, settings: tuple[str, ...], capability: str 
             costs[plan.digest] = cost(plan)
     rows = tuple(
         _Row(g.name, g.repeat, lay_out(g, asked.topology.ranks), tuple(costs[o.digest] if isinstance(o, Plan) else o for o in row))
-        for g, row in zip(asked.signature.groups, planned[mode]))
+        for g, row in zip(groups, planned[mode]))
     return _Explained(
         asked.topology.nodes, asked.topology.lanes, asked.lowering, rows,
         _Model(asked.topology, memory, arenas[mode], sum(c.arena_bytes for c in costs.values()), tuple(choices[mode]), tuple(refusals), warnings))
 
 
-def _planned(asked: Asked, mode: Mode, choices: Sequence[Choice]) -> list[tuple[Plan | StockCause, ...]]:
+def _planned(asked: Asked, groups: Sequence[Group], mode: Mode, choices: Sequence[Choice]) -> list[tuple[Plan | StockCause, ...]]:
     """Both collectives of every group in a mode; equal groups have one plan."""
     known: dict[str, tuple[Plan | StockCause, ...]] = {}
-    for g, choice in zip(asked.signature.groups, choices):
+    for g, choice in zip(groups, choices):
         text = canonical_text(g)
         if text not in known:
             ask = Ask(asked.topology, g, asked.lowering, choice.knobs, mode)
             known[text] = tuple(stock_cause(g, collective) or _admitted(lower(ask, collective)) for collective in Collective)
-    return [known[canonical_text(g)] for g in asked.signature.groups]
+    return [known[canonical_text(g)] for g in groups]
 
 
 def _admitted(plan: Plan) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidec.inputs.ask import Collective, stock_cause
-from tidec.inputs.signature import Dtype, Group
+from tidec.inputs.signature import Dtype, Group, Signature
 
 Moved = tuple[tuple[int, int, Dtype, bool], ...]
 
@@ -14,6 +14,11 @@ Moved = tuple[tuple[int, int, Dtype, bool], ...]
 def moved(group: Group) -> Moved:
     """What plans move of a group: rows, elements of a row, type and whether it is trained, a parameter. Groups in which that is equal have one plan under FSDP2, whatever their names."""
     return tuple((p.rows, p.row_elems, group.gathered_as(p), p.requires_grad) for p in group.params)
+
+
+def asked_of(signature: Signature) -> tuple[Group, ...]:
+    """The groups that plans are made of: those of the signature, in its order, as they are or as `tidec.install` asks for them, and then those of kept gradients behind them."""
+    return with_kept(as_asked(signature.groups)) if signature.is_installed else signature.groups
 
 
 def as_asked(groups: Sequence[Group]) -> tuple[Group, ...]:

@@ -16,7 +16,7 @@ from tidec.inputs.document import MAX_INT64, REFERENCE, Document, Member, Node, 
 SCHEMA = "tidec.group/1"
 
 _ABOUT_KEYS = ("model", "source", "config", "total_params", "published_params", "notes")
-_FILE_KEYS = ("schema", "params", "groups", *_ABOUT_KEYS)
+_FILE_KEYS = ("schema", "params", "groups", "install", *_ABOUT_KEYS)
 _GROUP_KEYS = ("name", "repeat", "params", "param_dtype", "reduce_dtype", "mesh", "landings")
 LANDINGS = 2
 _PARAMETER_KEYS = ("name", "shape", "dtype", "requires_grad", "tied_to", "shard_dim", "stride")
@@ -126,12 +126,14 @@ class Signature:
     """The groups of a model in the file's order; group names may repeat.
 
     source_name: the file's name without folder and `.json`.
+    is_installed: plans are those that `tidec.install` asks for (`inputs/asked.py`).
     about: what the file says beside its groups (model, source, notes, ...), key and canonical JSON text; never hashed.
     """
 
     groups: tuple[Group, ...]
     source_name: str
     about: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    is_installed: bool = False
 
 
 def canonical_text(group: Group) -> str:
@@ -189,7 +191,7 @@ def read_groups(text: str, *, file: str) -> Signature:
         groups = tuple(_group_of(document, i, node) for i, node in enumerate(nodes))
         _check_ties_between(document, groups, nodes)
     about = tuple((key, plain_text(given[key].node)) for key in _ABOUT_KEYS if key in given)
-    return Signature(groups, name, about)
+    return Signature(groups, name, about, "install" in given and document.flag(given["install"].node, what="install"))
 
 
 def _group_of(document: Document, i: int, node: Node) -> Group:

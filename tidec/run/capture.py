@@ -86,7 +86,7 @@ def read_group(live: LiveGroup, *, mesh: str = "") -> Group:
 def capture(model: nn.Module) -> dict[str, object]:
     """The group file of a model, as the object that is written as JSON (`tidec.group/1`), one entry a group of `groups_of`.
 
-    Guaranteed: `read_groups` reads it.
+    Guaranteed: `read_groups` reads it; on one node of as many lanes as ranks, compile makes the plans of it that `tidec.install` makes.
     Raises F001 where nothing of the model is under `fully_shard`; what `groups_of` and `read_group` raise; P005 where a shape cannot be planned.
     """
     groups = _read_all(groups_of(model))
@@ -96,7 +96,7 @@ def capture(model: nn.Module) -> dict[str, object]:
     of_model = class_name(model)
     content: dict[str, object] = {
         "schema": SCHEMA, "model": of_model, "source": f"tidec.capture, torch {torch.__version__}",
-        "total_params": sum(p.elems for g in groups for p in g.params), "groups": [_jsonable(g, named, of_model) for g in groups],
+        "total_params": sum(p.elems for g in groups for p in g.params), "install": True, "groups": [_jsonable(g, named, of_model) for g in groups],
     }
     read_groups(json.dumps(content), file=f"{of_model}.json")
     return content

@@ -18,7 +18,7 @@ from torch import nn
 
 from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
-from tidec.inputs.asked import as_asked, as_kept, moved, with_kept
+from tidec.inputs.asked import as_asked, as_kept, moved
 from tidec.inputs.document import quoted
 from tidec.inputs.signature import Group, Signature, canonical_text
 from tidec.inputs.topology import MAX_LANES
@@ -241,7 +241,8 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     NOTE: every step that may fail on one rank is followed by an exchange, so that all ranks go on or none does.
     """
     peers = team.peers
-    groups = as_asked([read_group(live) for live in members])
+    signature = signature_for(members)
+    groups = as_asked(signature.groups)
     peers.check_same("the parameter groups", "\n".join(f"{quoted(g.name)} {canonical_text(g)}" for g in groups))
     peers.check_same("how to install", asking.text())
     trouble: Reason | None = None
@@ -251,7 +252,7 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     elif asking.plans is None and peers.size > MAX_LANES:
         trouble = because("F302", why=f": {peers.size} ranks are more than {MAX_LANES}, the lanes of a node")
     else:
-        opened, found, trouble = _open(peers, groups, asking)
+        opened, found, trouble = _open(peers, signature, asking)
     # Replicas add up rows: either all of them hold a group, or none.
     trouble = peers.of_replicas(trouble)
     if trouble is None:
@@ -264,12 +265,17 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
         stays.update({live.name: (*stays[live.name], trouble) for live in members})
 
 
-def _open(peers: Peers, groups: list[Group], asking: Asking) -> tuple[Opened | None, Libraries | None, Reason | None]:
+def signature_for(members: Sequence[LiveGroup]) -> Signature:
+    """What plans of the members of a process group are asked for."""
+    return Signature(tuple(map(read_group, members)), "model", is_installed=True)
+
+
+def _open(peers: Peers, signature: Signature, asking: Asking) -> tuple[Opened | None, Libraries | None, Reason | None]:
     """The bundle, and what its plans are opened from, on every rank, or why some rank could not. Rank 0 makes and builds what is missing, the others find it."""
     opened, found, told = None, None, ("", "")
     if peers.rank == 0:
         try:
-            path = asking.plans if asking.plans is not None else asking.provide(Signature(with_kept(groups), "model"), f"1x{peers.size}", asking.target)
+            path = asking.plans if asking.plans is not None else asking.provide(signature, f"1x{peers.size}", asking.target)
             opened, found = _load(path, asking)
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
@@ -305,7 +311,7 @@ def _in_a_line(problem: TidecError) -> str:
 
 
 def _hold(
-    team: Team, members: list[LiveGroup], groups: list[Group], plans: Sequence[Plan], stays: dict[str, tuple[Reason, ...]], mode: Mode,
+    team: Team, members: list[LiveGroup], groups: Sequence[Group], plans: Sequence[Plan], stays: dict[str, tuple[Reason, ...]], mode: Mode,
 ) -> Reason | None:
     """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not."""
     chosen = [tuple(None if of_collective(stays[live.name], c) else _plan_of(plans, group, c) for c in Collective) for live, group in zip(members, groups)]
