@@ -71,7 +71,7 @@ if [ "$target" = nccl ]; then
   bench() { $tidec bench "$FOLDER/pair" --target nccl --ctas 16,8 --rounds 8 -o "$out/bench.json" --force; }
   staged() { for n in 3 6; do $tidec bench "$FOLDER/staged$n" --target nccl --ctas 16,8 --rounds 8 -o "$out/staged$n.json" --force || return 1; done; }
   interference() { $measure/interference.py "$FOLDER/pair" --group equal30-32MiB --ctas 16,8,4 --rounds 8 --limit 70 -o "$out/interference.json"; }
-  sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block --ctas 16,8 --limit 70 -o "$out/sm_time.json"; }
+  sm_time() { $measure/sm_time.py "$FOLDER/pair" --groups equal30-32MiB,equal30-8MiB,equal30-128MiB,block,unequal30-32MiB --ctas 16,8 --limit 70 -o "$out/sm_time.json"; }
   sm_probe() { $measure/sm_probe.py "$FOLDER/pair" --built "$FOLDER/waves" --group equal30-32MiB --ctas 16,8 --rounds 8 --limit 55 -o "$out/sm_probe.json"; }
   steps() { $measure/steps.py --bundles "$FOLDER" --steps 8 --limit 90 -o "$out/steps.json"; }
   steps_trace() { $measure/steps.py --bundles "$FOLDER" --points 1b:8192 --limit 55 --trace "$out/steps_trace.json.gz"; }

@@ -61,14 +61,19 @@ bool CopyGraph::fits(const std::vector<Copy>& copies) const {
   });
 }
 
-void CopyGraph::launch(const std::vector<Copy>& copies, cudaStream_t stream) {
+bool CopyGraph::launch(const std::vector<Copy>& copies, cudaStream_t stream) {
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy& c = copies[i];
     if (c.from == copies_[i].from) continue;
-    check(cudaGraphExecMemcpyNodeSetParams1D(ready_, nodes_[i], c.into, c.from, static_cast<size_t>(c.width), cudaMemcpyDeviceToDevice), "cudaGraphExecMemcpyNodeSetParams1D");
+    if (cudaGraphExecMemcpyNodeSetParams1D(ready_, nodes_[i], c.into, c.from, static_cast<size_t>(c.width), cudaMemcpyDeviceToDevice) != cudaSuccess) {
+      // What is no error of the copies is not kept as one.
+      cudaGetLastError();
+      return false;
+    }
     copies_[i].from = c.from;
   }
   check(cudaGraphLaunch(ready_, stream), "cudaGraphLaunch");
+  return true;
 }
 
 void CopyGraphs::make(const std::vector<Copy>& copies) {

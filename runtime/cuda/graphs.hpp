@@ -21,8 +21,9 @@ class CopyGraph {
 
   // Whether it is these copies, but for where those of one row come from.
   bool fits(const std::vector<Copy>& copies) const;
-  // copies: as it was made for, but from where they are now.
-  void launch(const std::vector<Copy>& copies, cudaStream_t stream);
+  // copies: as it was made for, but from where they are now. False, and nothing is launched, where the driver does not let a node read there: it keeps
+  // to the kind of memory that the node was made for, such as cudaMalloc's.
+  bool launch(const std::vector<Copy>& copies, cudaStream_t stream);
 
  private:
   std::vector<Copy> copies_;

@@ -9,14 +9,15 @@ namespace {
 
 // So many copies of a set at home are handed over one by one.
 constexpr size_t kFewCopies = 4;
-// Of a large copy at home: a copy of tens of MiB inside a GPU takes the memory from the kernels beside it, pieces of these sizes do not.
-constexpr int64_t kPieceBytes = int64_t{4} << 20, kLeastPieceBytes = int64_t{512} << 10;
+// Of a large copy at home: a copy of tens of MiB inside a GPU takes the memory from the kernels beside it, pieces of these sizes do so less.
+constexpr int64_t kPieceBytes = int64_t{4} << 20, kRowsBytes = int64_t{6} << 20, kMostPieces = 8;
 
-// Rows of rows that are long, in pieces; nothing where rows are short.
+// Long rows, in pieces of one row; nothing where rows are short.
+// NOTE: as nodes of a graph, copies of 1 MiB are kernels (an H200, driver 580), and these are not.
 std::vector<Copy> in_pieces(const std::vector<Copy>& copies) {
   std::vector<Copy> pieces;
   for (const Copy& c : copies) {
-    if (c.width < kLeastPieceBytes) return {};
+    if (c.width < kPieceBytes) return {};
     for (int64_t row = 0; row < c.rows; ++row) {
       for (int64_t at = 0; at < c.width; at += kPieceBytes) {
         pieces.push_back({c.into + row * c.into_pitch + at, c.from + row * c.from_pitch + at, std::min(kPieceBytes, c.width - at), 1, 0, 0, c.from_memory, c.into_memory});
@@ -24,6 +25,21 @@ std::vector<Copy> in_pieces(const std::vector<Copy>& copies) {
     }
   }
   return pieces;
+}
+
+// Many rows, some at a time.
+void cut_rows(std::vector<Copy>& copies) {
+  std::vector<Copy> cut;
+  for (const Copy& c : copies) {
+    const int64_t pieces = std::max<int64_t>(1, std::min({kMostPieces, c.rows / 2, c.width * c.rows / kRowsBytes}));
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t row = i * c.rows / pieces;
+      Copy piece = c;
+      piece.into += row * c.into_pitch, piece.from += row * c.from_pitch, piece.rows = (i + 1) * c.rows / pieces - row;
+      cut.push_back(piece);
+    }
+  }
+  copies = std::move(cut);
 }
 
 int64_t elems_of(const Move& m) { return m.width / item_bytes(m.from); }
@@ -208,16 +224,21 @@ void Issuer::end_set(const Stream& s) {
 
 void Issuer::flush(const Stream& s) {
   std::vector<Copy> folded = near_;
+  bool is_rows = false;
   fold(folded);
   if (std::vector<Copy> pieces = in_pieces(near_); pieces.size() > kFewCopies) {
     near_ = std::move(pieces);
   } else if (folded.size() <= kFewCopies) {
     near_ = std::move(folded);
+    is_rows = true;
   }
   if (is_preparing_) {
     if (near_.size() > kFewCopies) graphs_.make(near_);
     near_.clear(), far_.clear();
-  } else if (near_.empty() || far_.empty()) {
+    return;
+  }
+  if (is_rows) cut_rows(near_);
+  if (near_.empty() || far_.empty()) {
     copy_all(on(s), far_);
     copy_near(on(s));
   } else {
@@ -233,12 +254,9 @@ void Issuer::flush(const Stream& s) {
 }
 
 void Issuer::copy_near(cudaStream_t stream) {
-  if (CopyGraph* graph = near_.size() > kFewCopies ? graphs_.find(near_) : nullptr) {
-    graph->launch(near_, stream);
-    near_.clear();
-  } else {
-    copy_all(stream, near_);
-  }
+  CopyGraph* const graph = near_.size() > kFewCopies ? graphs_.find(near_) : nullptr;
+  if (graph != nullptr && graph->launch(near_, stream)) near_.clear();
+  else copy_all(stream, near_);
 }
 
 void Issuer::put(const Stream& s, const Move& m, const Level& then, const Level& done, int64_t context) {

@@ -208,13 +208,21 @@ def test_a_shard_is_placed_by_one_copy_where_its_parameters_are_alike(fakes, tmp
 
 
 @pytest.mark.slow
-def test_what_stays_at_home_goes_in_pieces_where_rows_are_long(fakes, tmp_path):
-    """Of each rank: five rows of 1 MiB, one copy of all of them to the peer, and the landing for whoever asked. A row of 6 MiB is two pieces."""
-    gather, *_ = job(fakes, bundle_of(tmp_path, "1x2", shapes=((1024, 1024),) * 5), calls=1, seeds=1)
-    assert gather["difference"] is None and gather["copies"] == 2 * (5 + 1 + 1)
-    (tmp_path / "long").mkdir()
-    gather, *_ = job(fakes, bundle_of(tmp_path / "long", "1x2", shapes=((6144, 1024),) * 3), calls=1, seeds=1)
-    assert gather["difference"] is None and gather["copies"] == 2 * (6 + 1 + 1)
+@pytest.mark.parametrize(("rows", "params", "pieces"), [(1024, 5, 1), (1024, 14, 2), (10240, 3, 9)])
+def test_what_stays_at_home_goes_in_pieces(fakes, tmp_path, rows, params, pieces):
+    """Of each rank: rows of 1 MiB some at a time, of at least 6 MiB, or each of 10 MiB in two pieces of 4 MiB and one of 2; one copy of all to the peer, and the landing for whoever asked."""
+    gather, *_ = job(fakes, bundle_of(tmp_path, "1x2", shapes=((rows, 1024),) * params), calls=1, seeds=1)
+    assert gather["difference"] is None and gather["copies"] == 2 * (pieces + 1 + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topo", ["1x2", "2x1"])
+def test_where_the_driver_lets_no_node_of_a_graph_read_elsewhere_copies_go_one_by_one(fakes, tmp_path, topo):
+    """As it does where the node was made for memory of another kind. Seven unequal parameters are a graph."""
+    bundle = bundle_of(tmp_path, topo, shapes=tuple((8 + 2 * i, 3 + i) for i in range(7)))
+    for environment in ({}, {"FAKE_FIXED_NODES": "1"}):
+        gather, *_ = job(fakes, bundle, calls=2, seeds=2, environment=environment)
+        assert gather["difference"] is None and gather["digests"] == 1
 
 
 @pytest.mark.slow
