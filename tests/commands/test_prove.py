@@ -52,6 +52,16 @@ def test_a_refusal_has_its_integers_in_json(json_of):
     assert all({"code", "scope", "verdict", "seconds"} <= set(c) for c in content["claims"])
 
 
+def test_an_all_gather_with_one_landing_is_proved_alone_and_in_a_step(json_of, told):
+    code, alone = json_of("prove", "--schedule", "tide_ag", "--lanes", "2", "--set", "landings=1")
+    assert (code, alone["verdict"], alone["knobs"]) == (0, "proved", {"cast": False, "landings": 1, "multicast": False})
+    code, step = json_of("prove", "--step", "ahead", "--lanes", "2", "--set", "landings=1")
+    assert (code, step["verdict"], step["knobs"]["landings"]) == (0, "proved", 1)
+    assert "landings" not in json_of("prove", "--schedule", "tide_ag", "--lanes", "2", "--set", "landings=2")[1]["knobs"]
+    for given in ("0", "3", "one"):
+        assert f'landings is "{given}", not one of 1..2' in told("prove", "--schedule", "tide_ag", "--lanes", "2", "--set", f"landings={given}")
+
+
 def test_a_kept_proof_is_found_again_and_a_damaged_one_is_not_believed(json_of, told, tmp_path):
     ask = ("prove", "--schedule", "tide_ag", "--lanes", "2")
     first, again = json_of(*ask)[1], json_of(*ask)[1]

@@ -14,6 +14,7 @@ from tidec.inputs.ask import Mode, read_mode
 from tidec.inputs.capability import Lowering, choose_lowering
 from tidec.inputs.document import quoted
 from tidec.inputs.knobs import Knobs, num_chunks, parse_knobs
+from tidec.inputs.signature import LANDINGS
 from tidec.inputs.topology import MAX_LANES, Topology
 from tidec.schedule.catalog import STEP, function, names, traced
 from tidec.verify.obligation import Claim, Verdict
@@ -22,6 +23,7 @@ from tidec.verify.step import Place, Step, prove_step, step_of
 
 _EXITS = {Verdict.PROVED: Exit.OK, Verdict.REFUTED: Exit.REFUTED, Verdict.VACUOUS: Exit.REFUTED, Verdict.UNKNOWN: Exit.UNKNOWN}
 _MAX_MESSAGES = 3
+_LANDINGS = "landings"
 _UNTOLD = ("multicast", "ahead", "slot_reuse")      # knobs that other words of an answer say
 
 
@@ -64,10 +66,10 @@ def _place(text: str) -> Place:
 
 def _step(settings: tuple[str, ...], lanes: int, lowering: Lowering, place: Place, mode: Mode) -> Step:
     """The step of both shipped collectives; each takes of the settings what it has. Without one, the outbox is that of the mode for many nodes (eq. 9)."""
-    knobs, is_set = parse_knobs(settings, lanes), {setting.partition("=")[0] for setting in settings}
+    gather = tuple(s for s in settings if s.partition("=")[0] in ("cast", _LANDINGS))
+    knobs, is_set = parse_knobs(_knobs(settings), lanes), {setting.partition("=")[0] for setting in settings}
     if mode is Mode.SLOT_REUSE and "n_out" not in is_set:
         settings = (*settings, f"n_out={2 * min(knobs.k, knobs.W)}")
-    gather = tuple(s for s in settings if s.partition("=")[0] == "cast")
     reduce = tuple(s for s in settings if s not in gather)
     parts = (traced(name, lanes, **_arguments(name, own, lanes, lowering)) for name, own in (("tide_ag", gather), ("tide_rs", reduce)))
     return step_of(*parts, mode=mode, place=place)
@@ -82,12 +84,27 @@ def _arguments(schedule: str, settings: tuple[str, ...], lanes: int, lowering: L
         if name not in own and name in Knobs.__dataclass_fields__:
             help = f"its knobs are {', '.join(own)}" if own[1:] else f"its only knob is {own[0]}" if own else "leave --set out: it has none"
             raise TidecError(Diagnostic("P006", f"schedule {schedule} has no knob {name}", help=help))
-    knobs = parse_knobs(settings, lanes)
+    knobs = parse_knobs(_knobs(settings) if _LANDINGS in own else settings, lanes)
     values: dict[str, object] = {name: getattr(knobs, name) for name in own if hasattr(knobs, name)}
     values.update({name: num_chunks(knobs) for name in ("chunks",) if name in values})
     values.update({name: str(values[name]) for name in ("n_out",) if name in values and not isinstance(values[name], int)})
     values.update({name: bool(values[name]) for name in ("cast",) if name in values})
+    values.update(_landings(settings))
     return values | ({"multicast": lowering is Lowering.NVLS} if any(p.name == "multicast" for p in wanted) else {})
+
+
+def _knobs(settings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(s for s in settings if s.partition("=")[0] != _LANDINGS)
+
+
+def _landings(settings: tuple[str, ...]) -> dict[str, object]:
+    """The argument that no knob is, since a group has it: nothing where it is not set, or set to the default. Raises P006."""
+    found = [s.partition("=")[2] for s in settings if s not in _knobs((s,))]
+    if not found:
+        return {}
+    if len(found) > 1 or found[0] not in map(str, range(1, LANDINGS + 1)):
+        raise TidecError(Diagnostic("P006", f"{_LANDINGS} is {' and '.join(map(quoted, found))}, not one of 1..{LANDINGS}", help=f"write {_LANDINGS}=1, or leave it out"))
+    return {} if int(found[0]) == LANDINGS else {_LANDINGS: int(found[0])}
 
 
 def _answer(schedule: str, lanes: int, lowering: Lowering, knobs: tuple, report: Report, store: Store, about: str = "", more: Mapping[str, str] = {}) -> Answer:
