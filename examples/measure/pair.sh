@@ -83,7 +83,7 @@ if [ "$target" = nccl ]; then
       nccl=$own/libnccl.so.2
     fi
     if [ ! -f "$nccl" ]; then echo "no $nccl: PAIR_NCCL names no libnccl.so.2 of 2.31 or later"; return 3; fi
-    LD_PRELOAD=$(realpath "$nccl") $tidec bench "$FOLDER/rails" --target nccl --rounds 4 --deadline 20 -o "$out/rails.json" --force
+    LD_PRELOAD=$(realpath "$nccl") $tidec bench "$FOLDER/rails" --target nccl --ctas 16 --rounds 4 --deadline 20 -o "$out/rails.json" --force
   }
   kernels() { $measure/kernels.py --built "$FOLDER/kernels" --out "$out/kernels.json"; }
   tests() { TRAIN_PLANS=$(realpath "$FOLDER/small") "$PYTHON" -m pytest -q -m gpus2 -p no:cacheprovider $files; }
