@@ -65,8 +65,10 @@ def test_virtual_ranks_give_the_references_bits_in_every_run(tmp_path, topo, res
 
 
 @pytest.mark.gpus2
-def test_two_gpus_give_the_references_bits_in_every_run(tmp_path):
-    library, plans = built(tmp_path, "1x2", "nccl")
+@pytest.mark.parametrize("knobs", [(), ("chunks=4", "n_stg=4"), ("chunks=8", "n_stg=3")])
+def test_two_gpus_give_the_references_bits_in_every_run(tmp_path, knobs):
+    """Without knobs a sum is a launch; four are one launch, which waits for the peer's copies by itself, and eight are three."""
+    library, plans = built(tmp_path, "1x2", "nccl", knobs=knobs)
     for plan in plans:
         for accumulate in (False, True) if plan.collective is Collective.REDUCE_SCATTER else (False,):
             compare(plan, library, run_host, accumulate=accumulate, num_seeds=20, entry="tidec_node_run")
