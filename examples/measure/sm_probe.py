@@ -6,7 +6,7 @@
     python examples/measure/sm_probe.py BUNDLE --target host --rounds 2        sees that it runs: there are no multiprocessors, and what is told of them means nothing
 
 A probe is a wave of as many CTAs as there are multiprocessors, each of which takes a whole one (waves.cu) and says on which it begins, and when. Beside nothing all begin
-at once; a multiprocessor on which none begins within twice that time was taken, by kernels of a collective or by copies that are kernels. Waves of 20 us, with pauses of 30 us, follow
+at once; a multiprocessor on which none begins within twice that time of the first was taken, by kernels of a collective or by copies that are kernels. Waves of 20 us, with pauses of 30 us, follow
 one another on a stream of usual priority while calls of a collective repeat on an urgent one, both behind one gate on every rank (windows.py). Calls go on until after the last wave, or the row
 says that they do not (`is_covered`). Rounds take all sides in both orders; of the ranks the one with more multiprocessors taken is told.
 

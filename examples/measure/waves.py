@@ -42,11 +42,16 @@ class Wave:
         return (max(at for _, at in self.begins) - self.ready_ns) / 1e3
 
     def taken(self, multiprocessors: frozenset[int], within_us: float) -> dict[int, float]:
-        """The multiprocessors on which no CTA began that soon, each with the microseconds until one did; where none did, until the last one of all: it was taken at least so long."""
+        """The multiprocessors on which no CTA began so soon after the first one, each with the microseconds until one did since the wave was ready; where none did, until the last one of all: it
+        was taken at least so long.
+
+        NOTE: a busy GPU begins a kernel later, on all of it at once. Where all are taken, the first to be free counts as never taken.
+        """
         first: dict[int, float] = {}
         for where, at in self.begins:
             first[where] = min(first.get(where, self.last_us), (at - self.ready_ns) / 1e3)
-        return {m: us for m in multiprocessors if (us := first.get(m, self.last_us)) > within_us}
+        soonest = min(first.values())
+        return {m: us for m in multiprocessors if (us := first.get(m, self.last_us)) - soonest > within_us}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Idle:
 
     @property
     def within_us(self) -> float:
-        """A multiprocessor on which a CTA begins later than this was taken."""
+        """A multiprocessor on which a CTA begins so much later than on another was taken."""
         return 2 * self.us
 
 

@@ -23,6 +23,11 @@ def test_a_multiprocessor_is_taken_until_a_cta_begins_on_it(program):
     assert seen.last_us == pytest.approx(9) and seen.taken(ALL, 2.0) == pytest.approx({2: 9.0})
 
 
+def test_a_wave_that_begins_later_as_a_whole_says_that_none_is_taken(program):
+    """As one does on a GPU that is busy with copies."""
+    assert wave(program("waves"), m0=5.0, m1=5.2, m2=5.5, m3=5.1).taken(ALL, 2.0) == {}
+
+
 def test_one_on_which_none_begins_is_taken_at_least_until_the_wave_is_whole(program):
     """The CTA that should have been on 3 is the second on 0, once the first is over."""
     of = program("waves")
