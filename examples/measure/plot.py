@@ -183,7 +183,7 @@ FORMS: tuple[tuple[Callable[[Mapping], bool], Callable[[Mapping], Iterator[Chart
     (_is_of(schema="tidec.step_trace/1"), _of_step_trace), (_is_of(row=("stock_us", "group", "collective")), _of_calls), (_is_of("runs", "cases"), _of_runs),
     (_is_of(row=("gbps_a_cta",)), _of_sums), (_is_of("copies_while_all_multiprocessors_are_full"), _of_copies), (_is_of("times", "bits"), _of_times),
     (_is_of(row=("live_bytes_of_backward",)), _of_cpu_model), (_is_of(row=("memcpy_bytes_per_s",)), _of_host), (_is_of("bounds"), _of_bounds),
-    (_is_of("what", row=("bits", "plan")), _nothing),
+    (_is_of("what", row=("bits", "plan")), _nothing), (_is_of(schema="tidec.bits/1"), _nothing),
 )
 
 

@@ -136,7 +136,7 @@ tidec_node* opened() { said = ""; return tidec_node_open(0, 0, 1, 1000, message,
 }
 extern "C" const tidec_program* tidec_program_at(int64_t) {
   static constexpr tidec::Layout layout{};
-  static const tidec_program one{"p", "", 1, 1, "", 0, 0, &layout, 0, nullptr};
+  static const tidec_program one{"p", "", 1, 1, "", 0, 2, 0, &layout, 0, nullptr};
   return &one;
 }
 int main(int, char** argv) {

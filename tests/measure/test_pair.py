@@ -12,10 +12,10 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure" / "pair.sh"
 
 
-def test_every_part_has_a_function_for_each_target_and_all_take_at_most_21_minutes():
+def test_every_part_has_a_function_for_each_target_and_all_take_at_most_22_minutes():
     text = SCRIPT.read_text(encoding="utf-8")
     parts = dict(re.findall(r'^  "(\w+) (\d+)"', text, re.MULTILINE))
-    assert list(parts)[:5] == ["ready", "bench", "interference", "sm_time", "sm_probe"] and sum(map(int, parts.values())) <= 21 * 60 and f"({sum(map(int, parts.values()))} seconds)" in text
+    assert list(parts)[:5] == ["ready", "bench", "staged", "interference", "sm_time"] and sum(map(int, parts.values())) <= 22 * 60 and f"({sum(map(int, parts.values()))} seconds)" in text
     assert {part: len(re.findall(rf"^ *{part}\(\)", text, re.MULTILINE)) for part in parts} == {part: 1 if part == "ready" else 2 for part in parts}
     assert subprocess.run(["bash", "-n", str(SCRIPT)], check=False).returncode == 0
 
