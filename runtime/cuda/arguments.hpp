@@ -30,7 +30,7 @@ struct SumStep {
 
 // Of a launch.
 inline constexpr int kMaxSumSteps = 32;
-inline constexpr int kManySumPieces = 480;
+inline constexpr int kManySumPieces = 472;
 // Of the words that a launch of several steps counts in: one a step, and one more.
 inline constexpr int64_t kCountBytes = 4 * (kMaxSumSteps + 1);
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tidec.inputs.asked import asked_of
 from tidec.inputs.signature import Dtype
 
 
@@ -21,12 +22,15 @@ def test_the_sweep_is_every_count_by_every_size(program):
 
 @pytest.mark.slow
 def test_a_models_groups_are_what_install_asks_for(program):
-    """Sixteen blocks of nine parameters and a root of three, in the type that they are gathered in, so that no plan casts; the model takes no memory."""
+    """Sixteen blocks of nine parameters and a root of three, which alone has one landing, in the type that they are gathered in, so that no plan casts, and in fp32 where gradients
+    are kept; the model takes no memory."""
     pytest.importorskip("torch")
     import torch.distributed as dist
 
     try:
-        groups = program("bundles").trained("1b")().groups
+        groups = asked_of(program("bundles").trained("1b")())
     finally:
         dist.destroy_process_group()
-    assert sorted(len(g.params) for g in groups) == [3, *[9] * 16] and all(p.dtype is Dtype.BF16 for g in groups for p in g.params)
+    asked, kept = groups[:17], groups[17:]
+    assert sorted((len(g.params), g.landings) for g in asked) == [(3, 1), *[(9, 2)] * 16] and sorted(len(g.params) for g in kept) == [3, *[9] * 16]
+    assert all(p.dtype is Dtype.BF16 for g in asked for p in g.params) and all(p.dtype is Dtype.FP32 for g in kept for p in g.params)

@@ -46,4 +46,4 @@ def test_it_runs_from_end_to_end_on_processes_of_this_machine(tmp_path):
     assert done.returncode == 0, done.stdout[-5000:]
     made = {f.name for f in (tmp_path / "out").iterdir()}
     assert made == {"bench.json", "interference.json", "sm_time.json", "sm_probe.json", "steps.json", "steps_trace.json.gz", "sweep.json", "pair.log"}
-    assert done.stdout.count(": exit 0 after") == 11
+    assert done.stdout.count(": exit 0 after") == 12
