@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -246,9 +247,9 @@ def switched() -> dict:
 
 
 def compiled(topo: str, out: str, model, **knobs: int) -> str:
-    """A bundle of a model's groups that rank 0 makes in the job's folder."""
+    """A bundle of a model's groups as they are, so without plans of kept gradients, that rank 0 makes in the job's folder."""
     if dist.get_rank() == 0:
-        tidec.compile(topo, signature_of(model), out=out, knobs=knobs)
+        tidec.compile(topo, replace(signature_of(model), is_installed=False), out=out, knobs=knobs)
     dist.barrier()
     return out
 
