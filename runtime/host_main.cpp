@@ -67,7 +67,12 @@ int main(int argc, char** argv) {
   job.alpha = 0.5f;
   job.threads = std::strcmp(argv[5], "threads") == 0;
   tidec_host_sizes sizes;
-  if (tidec_host_size(job.program, job.calls, &sizes) != TIDEC_HOST_OK || job.num_seeds < 1) {
+  const int32_t sized = tidec_host_size(job.program, job.calls, &sizes);
+  if (sized == TIDEC_HOST_STOPPED) {
+    std::fprintf(stderr, "host: there is no more memory\n");
+    return 1;
+  }
+  if (sized != TIDEC_HOST_OK || job.num_seeds < 1) {
     std::fprintf(stderr, "host: there is no program %s, or a number is out of range\n", argv[1]);
     return 2;
   }

@@ -201,4 +201,5 @@ CODES: dict[str, Code] = {
     "E005": Code("noexec", Exit.ENVIRONMENT, "The folder lies on a file system that runs no programs (mounted noexec), so the libraries of a bundle could not be loaded from there."),
     "E006": Code("no-device", Exit.ENVIRONMENT, "This machine has no GPU that the target runs on, or its driver does not answer."),
     "E007": Code("other-environment", Exit.ENVIRONMENT, "An environment variable has another value than the plans of a bundle need. A warning: it stays as it is, and they may run slower, or stall on a full network."),
+    "E008": Code("no-memory", Exit.ENVIRONMENT, "This machine has too little memory left for a job, or a limit keeps the job from it: the shared memory of its ranks cannot be made, or its layout cannot be reckoned."),
 }

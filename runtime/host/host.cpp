@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
+#include <new>
 #include <set>
 #include <tuple>
 
@@ -99,6 +101,7 @@ class Mapped {
       struct stat about;
       if (fstat(files[r], &about) != 0 || about.st_size < bytes) return false;
       void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, files[r], 0);
+      if (base == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();
       if (base == MAP_FAILED) return false;
       bases_.push_back(static_cast<char*>(base));
     }
@@ -133,7 +136,9 @@ tidec_host_sizes sizes_of(int64_t program, int64_t calls) {
 int32_t run(const tidec_host_job& told, int64_t first_rank, int64_t num_ranks, const int32_t* files, uint64_t* digests, int64_t* nanoseconds, char* message, int64_t message_bytes) {
   Job job{};
   job.told = &told;
-  if (tidec_host_size(told.program, told.calls, &job.sizes) != TIDEC_HOST_OK) {
+  const int32_t sized = tidec_host_size(told.program, told.calls, &job.sizes);
+  if (sized == TIDEC_HOST_STOPPED) throw std::bad_alloc();
+  if (sized != TIDEC_HOST_OK) {
     return misused(message, message_bytes, "there is no such program, or a number is out of range");
   }
   job.program = tidec_program_at(told.program);

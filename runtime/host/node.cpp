@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 
 namespace tidec::host {
 
@@ -15,7 +16,9 @@ constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
 Job job_of(const tidec_host_job& told, int64_t rank) {
   Job job{};
   job.told = &told;
-  if (tidec_host_size(told.program, 1, &job.sizes) != TIDEC_HOST_OK) throw Stopped{"there is no program " + std::to_string(told.program)};
+  const int32_t sized = tidec_host_size(told.program, 1, &job.sizes);
+  if (sized == TIDEC_HOST_STOPPED) throw std::bad_alloc();
+  if (sized != TIDEC_HOST_OK) throw Stopped{"there is no program " + std::to_string(told.program)};
   job.program = tidec_program_at(told.program);
   job.layout = static_cast<const Layout*>(job.program->layout);
   if (rank < 0 || rank >= job.ranks()) throw Stopped{"there is no rank " + std::to_string(rank) + ": the plan has " + std::to_string(job.ranks())};

@@ -6,7 +6,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <new>
 
 #include "tidec/guard.hpp"
 
@@ -89,6 +91,7 @@ Job::Job(const tidec_host_job& job, const tidec_host_sizes& of, const int32_t* f
     void* base = MAP_FAILED;
     if (fstat(files[r], &about) == 0 && about.st_size >= sizes.object_bytes) {
       base = mmap(nullptr, static_cast<size_t>(sizes.object_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, files[r], 0);
+      if (base == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();
     }
     if (base == MAP_FAILED) throw Failure{"the object of a rank cannot be mapped, or is too small"};
     objects.push_back(static_cast<char*>(base));
@@ -165,7 +168,12 @@ int32_t tidec_loopback_has_device(char* message, int64_t message_bytes) {
 int32_t tidec_loopback_run(const tidec_host_job* told, const int32_t* objects, uint64_t* digests, int64_t* nanoseconds, char* message,
                            int64_t message_bytes) {
   tidec_host_sizes sizes;
-  if (tidec_host_size(told->program, told->calls, &sizes) != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || told->land_ctas < 1) {
+  const int32_t sized = tidec_host_size(told->program, told->calls, &sizes);
+  if (sized == TIDEC_HOST_STOPPED) {
+    tidec::tell(message, message_bytes, "there is no more memory");
+    return sized;
+  }
+  if (sized != TIDEC_HOST_OK || told->deadline_ms < 1 || told->num_seeds < 1 || told->sum_ctas < 1 || told->land_ctas < 1) {
     tidec::tell(message, message_bytes, "there is no such program, or a number is out of range");
     return TIDEC_HOST_USAGE;
   }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "nccl/node.hpp"
 #include "nccl/run.h"
@@ -67,6 +69,7 @@ class Meeting {
       void* base = MAP_FAILED;
       if (fstat(files[r], &about) == 0 && about.st_size >= sizes.object_bytes) {
         base = mmap(nullptr, static_cast<size_t>(sizes.object_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, files[r], 0);
+        if (base == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();
       }
       if (base == MAP_FAILED) throw Failure{"the object of a rank cannot be mapped, or is too small"};
       bases_.push_back(static_cast<char*>(base));

@@ -1,6 +1,7 @@
 """The host target: interleavings, deadlines, and what is left of a job that does not end well."""
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from tidec.inputs.topology import parse_topology
 from tidec.interpret.bits import carry_out
 from tidec.plan.ir import Plan
 from tidec.plan.lower import lower
-from tidec.run import worker
+from tidec.run import host, worker
 from tidec.run.compare import first_difference
 from tidec.run.host import HostJob, run_host, started
 from tidec.run.made import make
@@ -246,3 +247,86 @@ def test_a_library_of_another_plan_is_refused(hosted):
     other = plan_of("2x2", REDUCE, "n_stg=1")
     with pytest.raises(TidecError, match="E002.*does not hold plan"):
         run_host(HostJob(hosted(PLANS), other, make(other, calls=1)))
+
+
+# Once it is told to starve, nothing is left to give out.
+STARVING = r"""
+#include <cstdlib>
+#include <new>
+static bool starves = false;
+extern "C" void starve() { starves = true; }
+void* operator new(std::size_t bytes) {
+  if (starves) throw std::bad_alloc();
+  return std::malloc(bytes);
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+"""
+ASK_STARVING = """if True:
+    import ctypes, sys
+    sys.path.insert(0, sys.argv[1])
+    import worker
+    library, sizes = worker.open_library(sys.argv[2]), worker.Sizes()
+    assert library.tidec_host_size(0, 1, sizes) == 0 and library.tidec_host_size(99, 1, sizes) == 2
+    ctypes.CDLL(None).starve()
+    told = dict.fromkeys((name for name, _ in worker.HostJob._fields_), 0) | {"program": 0, "calls": 1, "num_seeds": 1, "zero": [], "entry": "tidec_host_run", "objects": [], "first_rank": 0, "num_ranks": 1}
+    print(library.tidec_host_size(0, 1, sizes), worker.run(library, told))
+"""
+
+
+def test_memory_that_is_missing_to_lay_objects_out_is_told_as_that(hosted, tmp_path):
+    (tmp_path / "starving.cpp").write_text(STARVING)
+    run_tool((*find_compiler().command, "-shared", "-fPIC", str(tmp_path / "starving.cpp"), "-o", str(tmp_path / "starving.so")), deadline_s=60)
+    done = subprocess.run((sys.executable, "-c", ASK_STARVING, str(Path(worker.__file__).parent), str(hosted(PLANS))), capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, "LD_PRELOAD": str(tmp_path / "starving.so")})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{worker.STOPPED} ({worker.STOPPED}, {{'digests': [], 'nanoseconds': [], 'why': 'there is no more memory'}})\n"
+
+
+MAP_STARVING = """if True:
+    import os, resource, sys
+    sys.path.insert(0, sys.argv[1])
+    import worker
+    library, sizes, calls = worker.open_library(sys.argv[2]), worker.Sizes(), 1 << 20
+    assert library.tidec_host_size(0, calls, sizes) == 0 and sizes.object_bytes > 1 << 30, sizes.object_bytes
+    objects = [os.memfd_create(str(r)) for r in range(10)]
+    for o in objects: os.ftruncate(o, sizes.object_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    told = dict.fromkeys((name for name, _ in worker.HostJob._fields_), 0) | {"program": 0, "calls": calls, "num_seeds": 1, "deadline_ms": 1000, "zero": [], "entry": "tidec_host_run", "objects": objects, "first_rank": 0, "num_ranks": 10}
+    print(worker.run(library, told))
+"""
+
+
+def test_objects_that_memory_is_too_small_to_map_are_told_as_that(hosted):
+    done = subprocess.run((sys.executable, "-c", MAP_STARVING, str(Path(worker.__file__).parent), str(hosted(PLANS))), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"({worker.STOPPED}, {{'digests': [], 'nanoseconds': [], 'why': 'there is no more memory'}})\n"
+
+
+class Answering:
+    """A library that answers a code when it is asked for sizes."""
+
+    def __init__(self, library, code):
+        self._library, self._code = library, code
+
+    def __getattr__(self, name):
+        return getattr(self._library, name) if name != "tidec_host_size" else lambda *given: self._code
+
+
+@pytest.mark.parametrize("code, found", [(worker.STOPPED, "E008"), (2, "E004")])
+def test_sizes_that_cannot_be_had_stop_a_job_with_the_reason(code, found, hosted, monkeypatch):
+    opened = host.open_library
+    monkeypatch.setattr(host, "open_library", lambda path: Answering(opened(path), code))
+    before = shared_memory()
+    with pytest.raises(TidecError) as caught:
+        run_host(job_of(PLANS[3], hosted))
+    assert caught.value.exit is Exit.ENVIRONMENT and [d.code for d in caught.value.diagnostics] == [found] and caught.value.diagnostics[0].help and shared_memory() == before
+
+
+def test_shared_memory_that_cannot_be_mapped_stops_a_job_with_the_reason(hosted, monkeypatch):
+    def refuse(file, num_bytes):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(host.mmap, "mmap", refuse)
+    with pytest.raises(TidecError, match=r"E008 no-memory\]: the reduce-scatter cannot have its shared memory\n  reason: rank 0 of 4, .*iB each: Cannot allocate memory\n  help: "):
+        run_host(job_of(PLANS[3], hosted))

@@ -23,7 +23,7 @@ from typing import IO
 
 import numpy as np
 
-from tidec.errors import Diagnostic, Spot, TidecError
+from tidec.errors import Diagnostic, Spot, TidecError, bytes_text
 from tidec.interpret.bits import Given, Outputs, zero_ranges
 from tidec.plan.ir import Plan
 from tidec.run import worker
@@ -127,7 +127,7 @@ class Running:
 
 
 def run_host(job: HostJob) -> HostRun:
-    """Run a job to its end. Raises R001 where it stops; E002 where the library does not hold the plan."""
+    """Run a job to its end. Raises R001 where it stops; E002 where the library does not hold the plan; E004 where it has too many ranks; E008 where memory is missing."""
     if not job.is_in_process:
         with started(job) as running:
             return running.finish()
@@ -180,16 +180,25 @@ class Objects:
         self._number = _program(self.library, job)
         self._sizes = Sizes()
         code = self.library.tidec_host_size(self._number, job.given.calls, self._sizes)
-        assert code == 0, code
+        if code == worker.STOPPED:
+            raise _no_memory(job, "there is no more memory to reckon what its ranks share")
+        if code:
+            raise TidecError(Diagnostic("E004", f"no job of {job.plan.ranks:,} ranks and {job.given.calls:,} calls runs on one machine", help="ask for fewer nodes, or fewer calls"))
         self.files, self._maps = (), []
         for r in range(job.plan.ranks):
-            file = os.memfd_create(f"tidec-rank-{r}", os.MFD_CLOEXEC)
-            self.stack.callback(os.close, file)
-            os.ftruncate(file, self._sizes.object_bytes)
-            self.files = (*self.files, file)
-            # NOTE: never closed by hand: views of it may live, and it goes with the last of them.
-            self._maps.append(mmap.mmap(file, self._sizes.object_bytes))
+            try:
+                self._map(r)
+            except OSError as problem:
+                raise _no_memory(job, f"rank {r} of {job.plan.ranks}, {bytes_text(self._sizes.object_bytes)} each: {problem.strerror}") from problem
             self._write(r)
+
+    def _map(self, r: int) -> None:
+        file = os.memfd_create(f"tidec-rank-{r}", os.MFD_CLOEXEC)
+        self.stack.callback(os.close, file)
+        os.ftruncate(file, self._sizes.object_bytes)
+        self.files = (*self.files, file)
+        # NOTE: never closed by hand: views of it may live, and it goes with the last of them.
+        self._maps.append(mmap.mmap(file, self._sizes.object_bytes))
 
     def _write(self, r: int) -> None:
         given, s = self.job.given, self._sizes
@@ -228,6 +237,11 @@ class Objects:
         outputs = tuple(tuple(output(e, r) for r in range(self.job.plan.ranks)) for e in range(given.calls))
         together = [int(np.bitwise_xor.reduce(np.array(column, np.uint64))) for column in zip(*digests, strict=True)]
         return HostRun(outputs, tuple(together), tuple(max(column) / 1e9 for column in zip(*nanoseconds, strict=True)))
+
+
+def _no_memory(job: HostJob, reason: str) -> TidecError:
+    return TidecError(Diagnostic("E008", f"the {job.plan.collective.value.replace('_', '-')} cannot have its shared memory", reason=reason,
+                                 help="ask for smaller groups, fewer nodes or fewer calls, or raise the limit (ulimit -a shows the limits)"))
 
 
 def _program(library: object, job: HostJob) -> int:

@@ -15,7 +15,7 @@ from tidec.run.worker import MESSAGE_BYTES, HostJob as Told, Range
 def run_loopback(job: HostJob) -> HostRun:
     """Run a job to its end on the current GPU; seeds only count the runs.
 
-    Raises E006 where there is no GPU; R001 where the job stops; E002 where the library does not hold the plan.
+    Raises E006 where there is no GPU; R001 where the job stops; E002 where the library does not hold the plan; E008 where memory is missing.
     """
     with ExitStack() as stack:
         objects = Objects(job, stack)

@@ -12,6 +12,8 @@ import signal
 import sys
 
 MESSAGE_BYTES = 8192
+# TIDEC_HOST_STOPPED
+STOPPED = 1
 _PR_SET_PDEATHSIG = 1
 
 
