@@ -269,3 +269,11 @@ def test_what_is_set_to_another_class_has_one_pass_of_whole_blocks_since_no_proo
     assert (chosen.n_part, chosen.chunks) == (2, 4)
     both = solve(Topology(8, 8), packed_elems=4 * 2**20, grad_item_bytes=2, settings=read_settings((setting, "n_part=3"), 8)).knobs
     assert (both.n_part, both.chunks) == (3, 0)
+
+
+@pytest.mark.parametrize("setting", ["W=4", "k=3", "n_stg=1", "n_stg=4", "n_stg=8"])
+def test_one_node_has_the_chunks_that_suit_it_whatever_else_is_set(setting):
+    free = choice("1x8", 512)
+    knobs = choice("1x8", 512, settings=(setting,)).knobs
+    assert (knobs.n_part, num_chunks(knobs)) == (free.knobs.n_part, num_chunks(free.knobs)) == (1, 8)
+    assert choice("1x8", 512, settings=("stripes=2",)).knobs.chunks == 0

@@ -236,7 +236,10 @@ def _bound(case: _Case) -> str:
 
 def _has_passes(case: _Case, knobs: Knobs) -> bool:
     """Whether passes and chunks are chosen: with other waves, rounds, slots or stripes than the chosen ones only one pass of whole blocks is a class that is
-    shipped as proved, so that a bundle of more could not be re-checked without a solver."""
+    shipped as proved, so that a bundle of more could not be re-checked without a solver. The graph of one node is small enough to re-check it by, whatever is set;
+    stripes of one node would only say how chunks are counted."""
+    if case.is_alone:
+        return knobs.stripes == 1
     is_usual = "n_stg" not in case.settings or knobs.n_stg == _FEW_SLOTS
     return is_usual and (knobs.W, knobs.stripes) == (case.topology.lanes, 1) and knobs.k in (1, 2, min(_MAX_ROUND, knobs.W))
 
@@ -275,7 +278,7 @@ def _cuts(case: _Case, knobs: Knobs, *, is_first: bool) -> Iterator[Knobs]:
         if slots > _FEW_SLOTS and "n_stg" not in case.settings:
             yield replace(one, n_stg=_FEW_SLOTS)
     if not is_given and (not is_first or first < MANY_CHUNKS):
-        yield replace(knobs, chunks=MANY_CHUNKS, n_stg=_FEW_SLOTS)
+        yield replace(knobs, chunks=MANY_CHUNKS, n_stg=knobs.n_stg if "n_stg" in case.settings else _FEW_SLOTS)
 
 
 def _slots(case: _Case, knobs: Knobs) -> int:
