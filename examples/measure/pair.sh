@@ -3,7 +3,7 @@
 #
 #     examples/measure/pair.sh prepare [FOLDER]        where z3 and nvcc are: compiles what the parts need into FOLDER (.carry/pair), for TIDEC_CUDA_ARCH (9.0)
 #     examples/measure/pair.sh OUT [PART...]           where the GPUs are: OUT/PART.json each, and OUT/pair.log with all that was printed; exit 1 if a part failed
-#     examples/measure/pair.sh host OUT [PART...]      the same commands on processes of this machine, small: nothing that it writes is a measurement
+#     examples/measure/pair.sh host OUT [PART...]      the same commands on processes of this machine, small: nothing that it writes is a measurement; twice the seconds
 #
 # A part that lacks what it takes ends with 3, which is no failure. Parts, in the order in which they run, with their most seconds; all of them where none is named (1290 seconds). What they are told is in the function of each.
 PARTS=(
@@ -108,6 +108,7 @@ failed=()
 for line in "${PARTS[@]}"; do
   read -r part seconds <<< "$line"
   if [ $# -gt 0 ] && [ "$part" != ready ] && [[ " $* " != *" $part "* ]]; then continue; fi
+  if [ "$target" = host ]; then seconds=$((2 * seconds)); fi
   begin=$SECONDS
   echo "== $part, at most $seconds s" | tee -a "$out/pair.log"
   timeout -k 5 "$seconds" bash -c "$part" 2>&1 | tee -a "$out/pair.log"
