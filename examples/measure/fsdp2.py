@@ -5,7 +5,9 @@
 
 Times, without any computation of the model: all-gather and copy-out of all groups, then reduce-scatter of all gradients, stock and by plans in turn,
 in both orders. Then the most bytes that are live at once in a backward pass of real training: what torch's allocator gives out beyond what was live
-before, and for plans their arenas beside. Medians over passes of the slowest rank. Writes examples/measure/results/fsdp2.json; exit 1 if a bound is missed.
+before, and for plans their arenas beside. Times are medians over passes, of the slowest rank; bytes are the least of several backward passes, of the rank
+that has most, since what a thread of gloo's frees is not seen by torch's profiler and seems to live on: in some passes of stock, by up to twice. Writes
+examples/measure/results/fsdp2.json; exit 1 if a bound is missed: times, or bytes of stock.
 """
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fsdp2.json"
 DIM, HIDDEN, BLOCKS, MIN_RATIO = 768, 2048, 8, 4.0
@@ -74,9 +76,10 @@ def groups(net: Net) -> list:
     return [group for state in net._get_fsdp_state()._state_ctx.all_states for group in state._fsdp_param_groups]
 
 
-def slowest(seconds: float) -> float:
+def slowest(number: float) -> float:
+    """The largest of all ranks'."""
     every = [0.0] * dist.get_world_size()
-    dist.all_gather_object(every, seconds)
+    dist.all_gather_object(every, number)
     return max(every)
 
 
@@ -101,22 +104,26 @@ def one_pass(net: Net) -> tuple[float, float]:
     return slowest(gather), slowest(reduce)
 
 
-def live_bytes(net: Net) -> int:
-    """The most bytes that a backward pass has live beyond those before it. The pass before it warms everything up."""
-    for is_counted in (False, True):
-        loss = net(torch.randn(16, DIM)).float().square().mean()
-        if is_counted:
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+def live_bytes(net: Net, passes: int) -> tuple[int, int]:
+    """The most bytes that a backward pass has live beyond those before it: in the pass where that is least, and where it is most. One more warms up."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        for i in range(passes + 1):
+            loss = net(torch.randn(16, DIM)).float().square().mean()
+            with record_function(f"backward {i}"):
                 loss.backward()
-        else:
-            loss.backward()
-        del loss
-        net.zero_grad()
-    live = most = 0
-    for event in sorted((e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        most = max(most, live)
-    return most
+            del loss
+            net.zero_grad()
+    events = sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns())
+    found = []
+    for i in range(1, passes + 1):
+        (mark,) = (e for e in events if e.name() == f"backward {i}")
+        live = most = 0
+        for event in events:
+            if event.name() == "[memory]" and mark.start_ns() <= event.start_ns() <= mark.start_ns() + mark.duration_ns():
+                live += event.nbytes()
+                most = max(most, live)
+        found.append(most)
+    return int(slowest(min(found))), int(slowest(max(found)))
 
 
 def rank_main(options: argparse.Namespace) -> None:
@@ -137,7 +144,7 @@ def rank_main(options: argparse.Namespace) -> None:
             times = one_pass(nets[name])
             if i:       # the first one warms up
                 rows[name].append(times)
-    memory = {name: (live_bytes(net), tidec.report(net).arena_bytes if name != "stock" else 0) for name, net in nets.items()}
+    memory = {name: (*live_bytes(net, options.passes), tidec.report(net).arena_bytes if name != "stock" else 0) for name, net in nets.items()}
     stays = {mode: tidec.report(net).stock for mode, net in ours.items()}
     assert not any(stays.values()), stays
     for net in ours.values():
@@ -145,7 +152,7 @@ def rank_main(options: argparse.Namespace) -> None:
     if rank == 0:
         found = {"params": params, "ranks": world, "passes": options.passes, "rows": [
             {"what": name, "all_gather_ms": round(1000 * statistics.median(a for a, _ in times), 2), "reduce_scatter_ms": round(1000 * statistics.median(b for _, b in times), 2),
-             "live_bytes_of_backward": memory[name][0], "arena_bytes": memory[name][1]} for name, times in rows.items()]}
+             "live_bytes_of_backward": memory[name][0], "live_bytes_at_most": memory[name][1], "arena_bytes": memory[name][2]} for name, times in rows.items()]}
         print(json.dumps(found), flush=True)
     # As in examples/train_fsdp2.py: threads of gloo's are done with tensors before Python ends.
     dist.barrier()
@@ -174,10 +181,13 @@ def launch(options: argparse.Namespace) -> int:
         row["times_faster_all_gather"] = round(stock["all_gather_ms"] / row["all_gather_ms"], 2)
         row["times_faster_reduce_scatter"] = round(stock["reduce_scatter_ms"] / row["reduce_scatter_ms"], 2)
         print(f"{row['what']:>10}  all-gather {row['all_gather_ms']:8.1f} ms ({row['times_faster_all_gather']:.1f}x)   reduce-scatter {row['reduce_scatter_ms']:8.1f} ms "
-              f"({row['times_faster_reduce_scatter']:.1f}x)   live in backward {row['live_bytes_of_backward'] / 2**20:7.1f} MiB + arenas {row['arena_bytes'] / 2**20:6.1f} MiB")
+              f"({row['times_faster_reduce_scatter']:.1f}x)   live in backward {row['live_bytes_of_backward'] / 2**20:7.1f} MiB + arenas {row['arena_bytes'] / 2**20:6.1f} MiB"
+              f"   (seen up to {row['live_bytes_at_most'] / 2**20:.1f})")
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "load_before_and_now": [load, os.getloadavg()[0]], "torch": torch.__version__}
     RESULTS.write_text(json.dumps({"machine": machine, "at_least": MIN_RATIO, **found}, indent=1) + "\n", encoding="ascii")
-    return 0 if all(min(r["times_faster_all_gather"], r["times_faster_reduce_scatter"]) >= MIN_RATIO for r in found["rows"][1:]) else 1
+    is_fast = all(min(r["times_faster_all_gather"], r["times_faster_reduce_scatter"]) >= MIN_RATIO for r in found["rows"][1:])
+    is_small = all(r["live_bytes_of_backward"] + r["arena_bytes"] < stock["live_bytes_of_backward"] for r in found["rows"][1:])
+    return 0 if is_fast and is_small else 1
 
 
 def main() -> int:
