@@ -1,8 +1,8 @@
 """How many copies push gradients in a call, at the size of the paper's example: L = 8, M = 64, P = 30 (section 4.1).
 
 The paper counts every owner with every parameter: (L-1)PML copies of one row each, or (L-1)PM strided ones. Here an owner's sub-slice is a contiguous
-piece of the packed row, which touches few of the parameters, so that a plan has far fewer; the pushes themselves are the same, and where each has all of
-30 parameters the plan has the paper's counts.
+piece of the packed row, which touches few of the parameters, so that a plan has far fewer: 1,680, and 13,440 with a copy of each row. The pushes themselves
+are the same, and where each of them has 30 parameters, which takes 240 of them, the plan has the paper's counts.
 """
 from tidec.inputs.ask import Ask, Collective
 from tidec.inputs.capability import Lowering
@@ -41,6 +41,13 @@ def test_where_every_push_has_thirty_parameters_a_plan_has_the_paper_s_counts():
 
 
 def test_short_tails_of_padded_rows_come_to_the_paper_s_counts_and_take_no_row_more():
+    # 1,023 rows, two a rank: the last rank has one, so that what goes to its node is seven owners' rows of two and a tail of one.
+    _, descriptors, rows = pushes(1023, L * P)
+    assert descriptors == 13_440 + (L - 1) * P
+    assert rows == 107_520
+
+
+def test_ranks_without_rows_are_sent_nothing():
     # 500 rows: node 62 has four of its eight and node 63 has none. Rank 0 pushes to seven owners on node 62, and nothing for node 63.
     _, descriptors, rows = pushes(500, L * P)
     assert descriptors == 13_440 - (L - 1) * P
