@@ -75,17 +75,26 @@ class Before:
             self._hops[at] = known
         return self._hops[at]
 
-    def formula(self, a: Statement, u: Values, event: Event, b: Statement, v: Values, depth: int) -> Bool:
-        """The event of a at u happens before b starts at v, by a path of at most `depth` waits."""
+    def flags(self, a: Statement, event: Event, b: Statement, depth: int) -> list[str]:
+        """The flags whose waits may be the last one on a path from the event to b of at most `depth` waits, in the order of the text."""
+        hops = self.hops(a, event)
+        return list(dict.fromkeys(
+            flag for wait in self.world.waits.get(b.op.stream, ()) if (flag := wait.op.waits[0].flag)
+            and any((s is a and e is event) or hops.get(s.op.stream, FAR) <= depth - 1 for s, e, _ in self.world.raisers[flag])))
+
+    def formula(self, a: Statement, u: Values, event: Event, b: Statement, v: Values, depth: int, last: str | None = None) -> Bool:
+        """The event of a at u happens before b starts at v, by a path of at most `depth` waits. last: only by those whose last wait is for this flag."""
         w, t = self.world, self.world.terms
         ways: list[Bool] = []
         hops = self.hops(a, event)
-        if event is Event.END and a.op.stream == b.op.stream:
+        if last is None and event is Event.END and a.op.stream == b.op.stream:
             ways.append(t.every((w.same_rank(u, v), w.program_order(a, u, b, v))))
         if depth == 0:
             return t.some(ways)
         for wait in w.waits.get(b.op.stream, ()):
             flag = wait.op.waits[0].flag
+            if last is not None and flag != last:
+                continue
             useful = {s.op.id for s, e, _ in w.raisers[flag] if (s is a and e is event) or hops.get(s.op.stream, FAR) <= depth - 1}
             if not useful:
                 continue

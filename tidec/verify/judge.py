@@ -12,8 +12,8 @@ from tidec.verify.obligation import Obligation, Outcome, Verdict
 from tidec.verify.terms import Bool, Int, Terms, Values
 
 
-# Solver steps that an obligation with residues gets before it is taken apart, times the square of its cases: as many claims have as many cases each.
-FIRST_TRY = 4_687         # 300,000 at eight lanes, all there are at 72
+# Solver steps that an obligation with residues gets before it is taken apart, times its cases and the largest modulus: as many claims have as many cases each.
+FIRST_TRY = 4_687         # 300,000 at eight lanes, all there are at 72; 1.2 million where rounds and passes make 64 cases
 
 
 class Stop(Exception):
@@ -66,7 +66,8 @@ class Judge:
         full = self._full(o)
         if not o.residues:
             return solver.decide(self.terms, full, self.nodes, self.rlimit, self.answers)
-        steps = FIRST_TRY * math.prod(m for _, m in o.residues) ** 2
+        moduli = [m for _, m in o.residues]
+        steps = FIRST_TRY * math.prod(moduli) * max(moduli)
         whole = solver.decide(self.terms, full, self.nodes, min(self.rlimit, steps), self.answers)
         return whole if whole.verdict is not Verdict.UNKNOWN else self._by_residues(full, whole)
 
