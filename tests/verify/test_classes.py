@@ -3,6 +3,8 @@
 A seeded tenth runs by default, `pytest -m slow` decides the others, 480 classes together.
 """
 import random
+import statistics
+import time
 
 import pytest
 
@@ -66,3 +68,19 @@ def test_every_claim_of_a_class_is_proved(width, k, n_part, record_property):
         assert not [str(c.diagnostic) for c in report.claims if c.verdict is not Verdict.PROVED], n_out
         assert report.counts()["proved"] > 300, n_out
         record_property("counted", (f"claims of classes with a {'full' if n_out == 'full' else 'partial'} outbox", len(report.claims), report.seconds))
+
+
+# Of widths that divide the lanes or not, rounds that fill a wave or not, one pass and many.
+APART = [(8, 4, 1), (8, 4, 4), (5, 1, 4), (4, 4, 3), (2, 1, 3)]
+
+
+@pytest.mark.slow
+def test_a_partial_outbox_costs_at_most_twice_a_full_one_where_nothing_is_shared():
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for width, k, n_part in APART:
+        for n_out in outboxes(width, k):
+            begin = time.process_time()
+            report = prove(traced("tide_rs", LANES, W=width, k=k, n_part=n_part, n_out=n_out), with_premises=True)
+            seconds[n_out == "full"].append(time.process_time() - begin)
+            assert report.verdict is Verdict.PROVED, (width, k, n_part, n_out)
+    assert statistics.fmean(seconds[False]) <= 2 * statistics.fmean(seconds[True]), seconds
