@@ -24,7 +24,7 @@ def plain(model, trace):
 def accumulating(model, trace):
     """Three micro-batches a step: without synchronisation but for the last one, then with it in every one."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(6):
+    for step in range(20):
         for micro in range(3):
             if step % 2 == 0:
                 model.set_requires_gradient_sync(micro == 2)
@@ -87,7 +87,7 @@ def prefetching(depth: int):
         for i, block in enumerate(blocks):
             block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + depth])
             block.set_modules_to_backward_prefetch(blocks[max(0, i - depth) : i][::-1])
-        train(model, trace, 4)
+        train(model, trace, 20)
 
     return training
 

@@ -36,8 +36,8 @@ CASES: dict[str, Expected] = {
     "plain": PLANNED,
     "frozen and unused": PLANNED,
     "fp32": PLANNED,
-    # In three of six steps, two of three micro-batches add to the gradients of five groups; the others keep gradients, and reduce them in fp32.
-    "accumulating": Expected(added=30),
+    # In ten of twenty steps, two of three micro-batches add to the gradients of five groups; the others keep gradients, and reduce them in fp32.
+    "accumulating": Expected(added=100),
     "checkpointing": PLANNED,
     "last block kept": PLANNED,
     "evaluating": PLANNED,
@@ -45,8 +45,8 @@ CASES: dict[str, Expected] = {
     "two forwards": PLANNED,
     "lent by a library": PLANNED,
     "prefetching 1": PLANNED,
-    # Two blocks are gathered while a third one computes, and a ring has two landings: once in every forward and every backward pass of four steps.
-    "prefetching 2": Expected({"F201": 8}),
+    # Two blocks are gathered while a third one computes, and a ring has two landings: once in every forward and every backward pass of twenty steps.
+    "prefetching 2": Expected({"F201": 40}),
     "changed in place": Expected(said=("setStorage",)),
     "assigning": PLANNED,
     "clipping": PLANNED,
