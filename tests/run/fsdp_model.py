@@ -88,10 +88,10 @@ class Net(nn.Module):
         return self.head(x)
 
 
-def net(*, policy: MixedPrecisionPolicy | None = MIXED, mesh=None, last_kept: bool = False, checkpointing: bool = False, **options) -> Net:
+def net(*, of: Callable[..., nn.Module] = Net, policy: MixedPrecisionPolicy | None = MIXED, mesh=None, last_kept: bool = False, checkpointing: bool = False, **options):
     """A model under fully_shard, the same in every call."""
     torch.manual_seed(7)
-    model = Net(**options).to(DEVICE)
+    model = of(**options).to(DEVICE)
     mesh = mesh or init_device_mesh(DEVICE, (dist.get_world_size(),))
     if checkpointing:
         from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -114,6 +114,12 @@ class Trace:
 
     def __init__(self):
         self.seen: list[str] = []
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        """What a run did that is no number, such as an error."""
+        self.said.append(text)
+        self.seen.append(text)
 
     def see(self, value: torch.Tensor) -> None:
         value = value.detach().clone()     # numpy would make the storage of a parameter one that FSDP2 cannot free
@@ -177,7 +183,7 @@ Case = Callable[["Trace", Callable], None]
 
 
 def compare(case: Case, mode: str) -> dict:
-    """Run a case stock and by plans. Gives where their numbers differ, and how many collectives FSDP2 asked for after the last install, plans ran, and stayed stock."""
+    """Run a case stock and by plans. Gives where their numbers differ, what stock said, and how many collectives FSDP2 asked for after the last install, plans ran, and stayed stock."""
     stock, ours, models = Trace(), Trace(), []
     with counted() as counts:
         case(stock, lambda model, **options: counts.clear())
@@ -198,7 +204,7 @@ def compare(case: Case, mode: str) -> dict:
         tidec.uninstall(model)
     calls = [(c.by_plan, c.over) for r in reports for g in r.groups for c in g.collectives]
     return {"is_as_planned": all(r.is_as_planned for r in reports), "over": sum(over for _, over in calls), "under way": sum(by_plan - over for by_plan, over in calls),
-            "seen": len(ours.seen), "differs": [i for i, (a, b) in enumerate(zip(stock.seen, ours.seen, strict=True)) if a != b], "asked": counts.total(),
+            "seen": len(ours.seen), "said": stock.said, "differs": [i for i, (a, b) in enumerate(zip(stock.seen, ours.seen, strict=True)) if a != b], "asked": counts.total(),
             "by_plan": sum(r.by_plan for r in reports), "stock": codes(Counter({k: v for r in reports for k, v in r.stock.items()})),
             "whole": sorted({g.reason.split()[0] for r in reports for g in r.groups if g.reason}), "added": sum(accumulated)}
 

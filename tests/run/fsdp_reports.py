@@ -160,9 +160,9 @@ def mixed(trace: Trace, install: Callable) -> None:
     model.set_requires_gradient_sync(True)
     try:
         model(batch(1, 6), True).backward()
-        trace.seen.append("no error")
+        trace.say("no error")
     except (AssertionError, RuntimeError) as problem:
-        trace.seen.append(f"{type(problem).__name__}: {problem}")
+        trace.say(f"{type(problem).__name__}: {problem}")
     trace.seen.append(f"{[p.grad is None for p in model.parameters()]}")
 
 

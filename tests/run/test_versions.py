@@ -16,6 +16,8 @@ from tidec.run.versions import FORMS, KNOWN, RESULT_FIELDS, Form, check
 
 MINORS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 RECORD = Path(__file__).resolve().parents[3] / "shared" / "prototype" / "fsdp2" / "sigs.json"
+# Of that the functions of the table: arguments, and what is returned, as their annotation says it.
+KEPT = Path(__file__).parent / "signatures.json"
 
 
 def form_of(name: str, minor: str) -> Form:
@@ -115,11 +117,46 @@ def test_every_release_of_the_table_has_a_minor_version_of_it():
     assert all([MINORS.index(since) for since, _ in forms] == sorted({MINORS.index(since) for since, _ in forms}) and forms[0][0] == "2.11" for forms in FORMS.values())
 
 
-@pytest.mark.skipif(not RECORD.is_file(), reason="the recorded signatures are not beside this checkout")
 def test_the_table_is_the_record():
-    record = json.loads(RECORD.read_text())
+    record = json.loads(KEPT.read_text())
+    assert set(record) == set(FORMS)
     for name in FORMS:
-        for release, (params, _, returned) in record[name].items():
+        assert {release.rpartition(".")[0] for release in record[name]} == set(MINORS) and set(record[name]) <= set(KNOWN)
+        for release, (params, returned) in record[name].items():
             form = form_of(name, release.rpartition(".")[0])
             assert list(form.params) == params, (name, release)
             assert form.num_returned in (0, returned.count(",") + 1 if returned else 0), (name, release)
+
+
+@pytest.mark.skipif(not RECORD.is_file(), reason="the whole record is not beside this checkout")
+def test_the_record_kept_here_is_of_the_whole_one():
+    whole = json.loads(RECORD.read_text())
+    assert json.loads(KEPT.read_text()) == {name: {release: [params, returned] for release, (params, _, returned) in whole[name].items()} for name in FORMS}
+
+
+@pytest.fixture(scope="module")
+def installed(long_job) -> dict[str, list[dict]]:
+    """fsdp_versions.py: two blocks and the root, three steps of five all-gathers and three reduce-scatters."""
+    return long_job("fsdp_versions.py", "as recorded", "unexpected").results
+
+
+@pytest.mark.slow
+def test_under_the_signatures_of_a_version_all_runs_by_plans_with_stocks_bits(installed):
+    """The rank itself asserts that after uninstall FSDP2 has the very functions it had."""
+    for found in installed["as recorded"]:
+        assert found == {
+            release: {"is_equal": True, "by_plan": 24, "stock": {}, "returned": 6 if release < "2.13" else 7, "lent by torch": release != "2.11.0"}
+            for release in ("2.11.0", "2.12.1", "2.14.1", "2.15.0")}
+
+
+@pytest.mark.slow
+def test_under_signatures_of_no_version_nothing_is_touched_and_stock_goes_on(installed):
+    """The rank itself asserts that FSDP2's functions are its own all the time, and compares bits. Without an attribute only that group stays stock."""
+    params = ", ".join(form_of("foreach_all_gather", "2.13").params)
+    for found in installed["unexpected"]:
+        known = f"F305 torch {torch.__version__} is not what tidec knows: "
+        assert found["more"] == [f"{known}foreach_all_gather takes ({params}, layout), not ({params})"]
+        assert found["missing"] == [f"{known}there is no FSDPParam.reset_sharded_param"]
+        assert [reason[:4] for reason in found["attribute"]] == ["F110", "", ""] and "'_reduce_scatter_comm'" in found["attribute"][0]
+        # It is the root's: one step of two blocks.
+        assert (found["by_plan"], found["stock"]) == (6, {})
