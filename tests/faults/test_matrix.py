@@ -1,4 +1,4 @@
-"""Faults before every witness: the prover's algebra for every M, the explicit order, the interpreter's values, and a run of the emitted program.
+"""Faults before every witness: the prover for every M, the explicit graph, the interpreter's values, and a run of the emitted program.
 
 Of each kind one fault a program. A mutant is emitted, compiled and run on the host target at M = 1, 2, 3, 5 in drawn interleavings, with poison; it is seen
 where it stops, or gives other bits than the program without the fault. What the prover proves, no run may see.
@@ -192,7 +192,7 @@ def test_the_matrix_of_kinds_and_witnesses(golden, hosted):
     unseen = [f"{s} | {shown[0]}" for _, s, _, shown in rows if shown and not s.is_refused]
     assert not unseen, "\n".join(["proved, and a run shows it:", *unseen])
     columns = {
-        "faults": lambda r: True, "algebra": lambda r: r[1].is_refused, "order": lambda r: bool(r[1].graph), "values": lambda r: bool(r[1].values),
+        "faults": lambda r: True, "prover": lambda r: r[1].is_refused, "graph": lambda r: bool(r[1].graph), "values": lambda r: bool(r[1].values),
         "no plan": lambda r: r[2], "host run": lambda r: bool(r[3]),
     }
     lines = [f"{'kind of fault':52}" + "".join(f"{c:>10}" for c in columns)]

@@ -122,10 +122,16 @@ def test_full_gradient_rows_are_a_prefix_and_one_row_at_most_is_partial(draws):
                 first = rng.randrange(rows.shard_elems)
                 segment = Segment(p, first, rng.randrange(1, rows.shard_elems - first + 1), 0)
                 for node in range(nodes):
-                    valid = [max(0, min(segment.count, rows.real_elems - r * rows.shard_elems - first)) for r in range(node * lanes, (node + 1) * lanes)]
-                    full, tail = layout.gradient_rows(segment, node, lanes)
-                    assert valid == ([segment.count] * full + [tail] + [0] * lanes)[:lanes], f"seed {seed}: {rows} {segment} node {node} of {nodes}x{lanes}"
-                    assert 0 <= tail < segment.count, seed
+                    assert not misread(layout, segment, node, lanes), f"seed {seed}"
+
+
+def misread(layout: GroupLayout, segment: Segment, node: int, lanes: int) -> str:
+    """Where `gradient_rows` of a segment is not what each rank has of it, counted rank by rank; empty where it is."""
+    rows = layout.params[segment.param]
+    valid = [max(0, min(segment.count, rows.real_elems - r * rows.shard_elems - segment.first)) for r in range(node * lanes, (node + 1) * lanes)]
+    full, tail = layout.gradient_rows(segment, node, lanes)
+    said = ([segment.count] * full + [tail] + [0] * lanes)[:lanes]
+    return "" if said == valid and 0 <= tail < segment.count else f"{rows} {segment} node {node} of {lanes} lanes: {said}, and there are {valid}"
 
 
 @pytest.mark.skipif(not MODELS.is_dir(), reason="the shared model files are not beside this checkout")
@@ -211,3 +217,99 @@ def test_every_moved_start_is_found(draws):
         assert "V402" in refusal(check_layout, moved), seed
         if layout.params[i].is_trainable:
             assert "V402" in refusal(check_layout, changed(layout, i, packed_start=layout.params[i].packed_start + rng.choice([-1, 1, 8]))), seed
+
+
+# ---- what somebody might lay out by mistake, everywhere alike, so that no number contradicts another
+
+
+def placed(layout: GroupLayout, offset) -> GroupLayout:
+    """A layout whose rows of parameter p on rank r lie at offset(p's rows, r)."""
+    class Placed(GroupLayout):
+        def landing_offset(self, p: int, r: int) -> int:
+            return offset(self.params[p], r)
+
+    return Placed(layout.params, layout.ranks)
+
+
+def floored(layout: GroupLayout) -> GroupLayout:
+    """R = D // N, and every start as that gives it."""
+    params, start, packed = [], 0, 0
+    for p in layout.params:
+        params.append(dataclasses.replace(p, shard_rows=p.rows // layout.ranks, start_bytes=start, packed_start=packed))
+        start, packed = start + params[-1].shard_bytes, packed + params[-1].packed_elems
+    return GroupLayout(tuple(params), layout.ranks)
+
+
+def behind_real_rows(layout: GroupLayout) -> GroupLayout:
+    """Parameters behind each other by their D rows, not by the N*R that they take."""
+    starts, at = {}, 0
+    for p in layout.params:
+        starts[p.name], at = at, at + p.real_elems * p.item_bytes
+    return placed(layout, lambda p, r: starts[p.name] + r * p.shard_bytes)
+
+
+# Of 4 ranks, 2 a node: the layout, and what the check says of it.
+LANDING_MUTANTS = {
+    "R = floor(D / N)": (floored, "rank 3's rows start 0 bytes after rank 0's, not 12"),
+    "prefix by D_p, not by N*R_p": (behind_real_rows, "they overlap by 4 bytes"),
+    "rank-major landing": (lambda x: placed(x, lambda p, r: r * x.shard_bytes + p.start_bytes), "rank 3's rows start 60 bytes after rank 0's, not 12"),
+    "pitch of nodes L*S, not L*s_p": (
+        lambda x: placed(x, lambda p, r: p.start_bytes * x.ranks + r // 2 * 2 * x.shard_bytes + r % 2 * p.shard_bytes), "rank 3's rows start 44 bytes after rank 0's, not 12"),
+}
+
+
+@pytest.mark.parametrize("mutant", LANDING_MUTANTS)
+def test_another_landing_is_refused(mutant):
+    make, words = LANDING_MUTANTS[mutant]
+    layout = lay_out(hand_group(), 4)
+    check_layout(layout)
+    said = refusal(check_layout, make(layout))
+    assert "V402" in said and words in said, said
+
+
+class Unclipped(SubSlices):
+    """The last sub-slices go on behind the end of the packed row."""
+
+    def _clip(self, i: int) -> int:
+        return i * self.capacity_elems
+
+
+def floor_capacity(layout: GroupLayout) -> SubSlices:
+    """E_sub = floor(E / (n_part * L)): the last elements are in no sub-slice."""
+    slices = SubSlices(layout, 2, 2)
+    object.__setattr__(slices, "capacity_elems", layout.packed_elems // 4)
+    return slices
+
+
+@pytest.mark.parametrize(("make", "words"), [(floor_capacity, "the sub-slices end at element 32 of 35"), (lambda x: Unclipped(x, 2, 2), "its runs end at element 35, not 48")],
+                         ids=["E_sub = floor(E / (n_part*L))", "no clip at E"])
+def test_another_cut_of_the_packed_row_is_refused(make, words):
+    # 5 rows a rank of 7 values: E = 35, four sub-slices of 16.
+    layout = lay_out(Group("g", 1, (Parameter("w", (10, 7), Dtype.BF16),)), 2)
+    check_layout(layout, SubSlices(layout, 2, 2))
+    said = refusal(check_layout, layout, make(layout))
+    assert "V402" in said and words in said, said
+
+
+class NoTail(GroupLayout):
+    """The row that the gradient ends in is read to its end."""
+
+    def gradient_rows(self, segment: Segment, node: int, lanes: int) -> tuple[int, int]:
+        full, tail = GroupLayout.gradient_rows(self, segment, node, lanes)
+        return full + (tail > 0), 0
+
+
+class PaddingRead(GroupLayout):
+    """Rows of padding count as rows of the gradient, so that nothing keeps what lies there out of a sum."""
+
+    def gradient_rows(self, segment: Segment, node: int, lanes: int) -> tuple[int, int]:
+        return lanes, 0
+
+
+@pytest.mark.parametrize(("mutant", "shape"), [(NoTail, (5, 2)), (PaddingRead, (5, 2)), (PaddingRead, (3, 2))], ids=["no tail clip", "padding read, behind a tail", "padding read, whole rows"])
+def test_another_reading_of_a_gradient_is_seen(mutant, shape):
+    # 5 rows on 4 ranks: R = 2, and 2, 2, 1, 0 are there. 3 rows: R = 1, and 1, 1, 1, 0.
+    layout = lay_out(Group("g", 1, (Parameter("w", shape, Dtype.BF16),)), 4)
+    whole = Segment(0, 0, layout.params[0].shard_elems, 0)
+    assert [misread(layout, whole, node, 2) for node in (0, 1)] == ["", ""]
+    assert [bool(misread(mutant(layout.params, 4), whole, node, 2)) for node in (0, 1)] == [False, True]

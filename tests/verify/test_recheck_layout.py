@@ -89,3 +89,56 @@ def test_a_layout_past_64_bits_is_refused(made):
     plan["params"][0].update(rows=2**61)
     with pytest.raises(TidecError, match="64-bit"):
         layout_of(plan, facts)
+
+
+# ---- what a compiler might lay out by mistake, everywhere alike
+
+
+def restarted(plan: dict, shard_rows, start) -> None:
+    """Every number of the parameters with R rows a rank by `shard_rows(p, N)`, behind each other by `start(p)` bytes of a shard."""
+    at, packed = 0, 0
+    for p in plan["params"]:
+        p["shard_rows"] = shard_rows(p, plan["nodes"] * plan["lanes"])
+        p["shard_elems"] = p["shard_rows"] * p["row_elems"]
+        p["shard_bytes"] = 2 * p["shard_elems"]
+        p.update(start_bytes=at, packed_start=packed)
+        at, packed = at + start(p), packed + p["shard_elems"]
+    plan.update(shard_bytes=at, packed_elems=packed)
+
+
+def ceiled(p: dict, ranks: int) -> int:
+    return -(-p["rows"] // ranks)
+
+
+def rank_major(plan: dict, *inner: int) -> None:
+    landing = next(r for r in plan["arena"]["regions"] if r["name"] == "landing")
+    landing["strides"] = [*landing["strides"][:1], *inner]
+
+
+def cut_by(plan: dict, capacity: int, end: int) -> None:
+    plan["sub_slices"].update(capacity_elems=capacity, bounds=[[[min(i * capacity, end), min((i + 1) * capacity, end)] for i in (0, 1)]])
+
+
+# By name: the plan, the change, and the number at which the checker stops. 3x2 of [7, 3] and [33] in bf16: S = 24 bytes, E = 12 in two sub-slices.
+LAYOUT_MUTANTS = {
+    "R = floor(D / N)": ("block.ag", lambda p: restarted(p, lambda q, ranks: q["rows"] // ranks, lambda q: q["shard_bytes"]), "params[0]"),
+    "prefix by D_p, not by N*R_p": ("block.ag", lambda p: restarted(p, ceiled, lambda q: q["rows"] * q["row_elems"] * 2 // 6), "params[1].start_bytes"),
+    "rank-major landing": ("block.ag", lambda p: rank_major(p, 2 * 24, 24), "strides"),
+    "pitch of nodes L*S": ("block.ag", lambda p: rank_major(p, 2 * 24), "strides"),
+    "E_sub = floor(E / (n_part*L)) in whole rows": ("block.rs", lambda p: (cut_by(p, 0, 12), p["sub_slices"].update(chunk_elems=0)), "sub_slices"),
+    "E_sub = floor(E / (n_part*L))": ("block.rs", lambda p: (cut_by(p, 6, 12), p["sub_slices"].update(chunk_elems=6)), "sub_slices.bounds"),
+    "no clip at E": ("block.rs", lambda p: cut_by(p, 8, 16), "sub_slices.bounds"),
+    "padding in no shard": ("block.rs", lambda p: p.update(packed_elems=(7 * 3 + 33) // 6), "packed_elems"),
+}
+
+
+@pytest.mark.parametrize("mutant", LAYOUT_MUTANTS)
+def test_a_layout_by_another_rule_is_refused(mutant, made):
+    stem, change, where = LAYOUT_MUTANTS[mutant]
+    plan, facts = stored(made("3x2"), stem)
+    layout = layout_of(plan, facts)
+    check_layout(plan, layout, facts)
+    change(plan)
+    with pytest.raises(TidecError) as caught:
+        check_layout(plan, layout, facts)
+    assert caught.value.diagnostics[0].code == "V402" and where in str(caught.value), str(caught.value)
