@@ -69,6 +69,8 @@ def toggled() -> dict:
                 tidec.uninstall(model) if step % 2 else tidec.install(model, mode=("in_place", "slot_reuse")[step // 2 % 2], **QUICK)
                 assert is_stock() == bool(step % 2)
             optimizer = train(model, traces[-1], 1, first=step, optimizer=optimizer)
+            if is_toggled and step % 2 == 0:
+                assert tidec.report(model).by_plan == 8 and not tidec.report(model).stock
     assert traces[0].seen == traces[1].seen
     assert is_stock() and is_untouched(model)
     return {"seen": len(traces[0].seen)}

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import tidec
+from tidec.run.capture import groups_of
 from tidec.run.fsdp import INSTALLED
 
 
@@ -130,6 +131,35 @@ def alone() -> dict:
     return {"is_equal": torch.equal(plain.weight.grad, model.weight.grad.to_local()), "by_plan": report.by_plan, "reasons": [g.reason for g in report.groups]}
 
 
+class Beside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.held, self.ignored = nn.Parameter(torch.randn(6)), nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        return (Rounded.apply(self.held) * x).sum() + (self.ignored * float(dist.get_rank() + 1)).sum()
+
+
+def ignored() -> dict:
+    """LoongForge#189: what is left out of sharding has no place in a plan, and every rank keeps its own gradient."""
+    grads, local = [], []
+    for is_held in (False, True):
+        torch.manual_seed(1)
+        model = Beside()
+        fully_shard(model, mesh=everyone(), ignored_params={model.ignored})
+        if is_held:
+            tidec.install(model, require=True, **QUICK)
+        model(batch(0, 6, 1)).backward()
+        assert not is_held or not is_shared(model.ignored)
+        grads.append(model.ignored.grad.tolist())
+        local.append(model.held.grad.to_local())
+    (params,) = [live.params for live in groups_of(model)]
+    rows = [r.real_elems for r in INSTALLED[model].teams[0].held[0].ring.plan.layout.params]
+    report = tidec.report(model)
+    tidec.uninstall(model)
+    return {"grads": grads, "is_close": torch.allclose(*local, rtol=1e-6, atol=0), "params": params, "real": rows, "by_plan": report.by_plan, "stock": report.stock}
+
+
 def fresh_group(trace: Trace, install: Callable) -> None:
     """pytorch#188567: installed straight after its process group was made, before anything else went over it."""
     torch.manual_seed(7)
@@ -222,7 +252,7 @@ def compiling(trace: Trace, install: Callable) -> None:
 
 
 CASES: dict[str, Callable[[], dict]] = {
-    "two rows": two_rows, "long head": long_head, "copied": copied, "alone": alone,
+    "two rows": two_rows, "long head": long_head, "copied": copied, "alone": alone, "ignored": ignored,
     **{name: lambda case=case: compare(case, "slot_reuse") for name, case in (("fresh group", fresh_group), ("mixed", mixed), ("divided", divided), ("tied", tied),
                                                                                    ("compiling", compiling))},
 }

@@ -10,15 +10,14 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from fsdp_model import MIXED, Case, Linear, Net, Rounded, Trace, batch, compare, net, run_cases, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, share_comm_ctx
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
-
-import tidec
 
 
 def hybrid() -> object:
@@ -292,34 +291,64 @@ def forced_sums(trace: Trace, install: Callable) -> None:
     train(model, trace, 4)
 
 
+def pipelined(is_shared: bool) -> Case:
+    """Two stages in one process, as torch.distributed.pipelining drives them: nothing is resharded or reduced in backward until the last of two micro-batches.
+
+    is_shared: the stages share FSDP2's streams and what it keeps of the order of collectives.
+    """
+    def case(trace: Trace, install: Callable) -> None:
+        stages = [net(blocks=2), net(blocks=2)]
+        if is_shared:
+            share_comm_ctx(stages)
+        assert (stages[0]._get_fsdp_state()._comm_ctx is stages[1]._get_fsdp_state()._comm_ctx) == is_shared
+        for stage in stages:
+            install(stage)
+        between = torch.randn(stages[1].width, 11, generator=torch.Generator().manual_seed(3)) / 4
+        optimizers = [torch.optim.AdamW(stage.parameters(), lr=1e-2) for stage in stages]
+        for step in range(3):
+            for stage in stages:
+                ending(stage, False)
+            for micro in range(2):
+                sent = stages[0](batch(10 * step + micro, stages[0].width))
+                got = sent.detach().requires_grad_()
+                loss = stages[1](F.linear(got.float(), between)).float().square().mean()
+                trace.see(loss)
+                loss.backward()
+                sent.backward(Rounded.backward(None, got.grad))
+            for stage in reversed(stages):
+                ending(stage, True)
+                state = stage._get_fsdp_state()
+                for below in state._state_ctx.all_states:
+                    for group in below._fsdp_param_groups:
+                        group.post_backward()
+                state._root_post_backward_final_callback()
+            for stage, optimizer in zip(stages, optimizers):
+                for p in stage.parameters():
+                    trace.see_sum(p.grad)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return case
+
+
+def ending(stage: nn.Module, is_last: bool) -> None:
+    """Whether the backward pass that comes is the last one of a step."""
+    stage.set_is_last_backward(is_last)
+    stage.set_reshard_after_backward(is_last)
+    stage.set_requires_gradient_sync(is_last)
+
+
 CASES: dict[str, Case] = {
     "hybrid": hybrid_training, "hybrid accumulating": hybrid_accumulating, "hybrid sometimes": hybrid_sometimes, "resharded to two": resharded_to_two,
     "tensor parallel": tensor_parallel, "frozen block": frozen_block, "half": half, "own comms": own_comms, "no rows": no_rows, "refrozen": refrozen,
     "compiled": compiled("aot_eager"), "compiled by inductor": compiled("inductor"), "reentrant": checkpointing(True), "not reentrant": checkpointing(False),
     "summed by the plan": summed_by_the_plan, "optimizer before": optimizing(True, foreach=True), "optimizer after": optimizing(False, foreach=True),
     "fused before": optimizing(True, fused=True), "from meta": from_meta, "averaging": averaging, "forced sums": forced_sums,
+    "pipelined": pipelined(False), "pipelined, sharing": pipelined(True),
 }
 
 
-def thirds() -> dict:
-    """By how many units in the last place gradients of one step differ from stock's, at most."""
-    gradients = []
-    for is_stock in (True, False):
-        model = net(blocks=2)
-        if not is_stock:
-            tidec.install(model)
-        model(batch(0, model.width)).float().square().mean().backward()
-        gradients.append([p.grad.to_local().clone() for p in model.parameters()])
-        if not is_stock:
-            assert tidec.report(model).by_plan == 8 and not tidec.report(model).stock
-            tidec.uninstall(model)
-    units = [(a.view(torch.int32) - b.view(torch.int32)).abs().max().item() for a, b in zip(*gradients) if a.numel()]
-    return {"units": max(units)}
-
-
 def run(case: str) -> dict:
-    if case == "thirds":
-        return thirds()
     name, _, mode = case.partition("/")
     return compare(CASES[name], mode or "in_place")
 
