@@ -15,7 +15,6 @@ from tidec.inputs.knobs import MAX_CTAS, NAMES
 from tidec.inputs.signature import canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
-from tidec.plan.layout import lay_out
 
 BUNDLE_SCHEMA, ASK_SCHEMA = "tidec.bundle/1", "tidec.ask/1"
 # What every job that loads a bundle must have.
@@ -76,11 +75,8 @@ def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) ->
         cause = stock_cause(ask.group, collective)
         if cause is not None:
             return cause
-        group = ask.group
-        layout = lay_out(group, ask.topology.ranks)
-        stored, gathered = tuple(p.dtype for p in group.params), tuple(map(group.gathered_as, group.params))
-        own = [s for s, p in zip(stems, plans) if p.collective is collective and (p.layout, p.stored, p.gathered) == (layout, stored, gathered)]
-        assert len(own) == 1, (group.name, collective, own)
+        own = [s for s, p in zip(stems, plans) if p.collective is collective and ask.group.name in p.groups]
+        assert len(own) == 1, (ask.group.name, collective, own)
         return own[0]
 
     return tuple(Entry(a.group.name, a.group.repeat, found(a, Collective.ALL_GATHER), found(a, Collective.REDUCE_SCATTER)) for a in asks)
