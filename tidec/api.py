@@ -81,10 +81,10 @@ def install(
     Called once on every rank, after `fully_shard` and before or after anything else: the optimizer, loading, the first step.
     plans: a bundle for the ranks that shard the model; `None` = rank 0 compiles one into the cache, and the others find it there.
     mode: "in_place" reads gradients where autograd left them; "slot_reuse" copies them into the vacated landing first, and frees them.
-    target: "host" moves parameters on the CPU, "nccl" those on GPUs of one node; "auto" = what each group needs.  require: a group that stays stock is an error.  deadline_s: how long a collective waits for another rank.
+    target: "host" moves parameters on the CPU, "nccl" those on GPUs of one node; "auto" = what each group needs.  require: a group that stays stock is an error.  deadline_s: how long a collective, and install itself, waits for another rank.
     poison: landings hold NaN once they are let go, so that a stale read shows.
     Guaranteed: on every rank the same groups run by plans; where it raises, nothing is changed. TIDEC_DISABLE=1 changes nothing at all.
-    Raises the F codes (`tidec explain F010`).
+    Raises the F codes (`tidec explain F016`: a rank did not come).
     """
     from tidec.run.fsdp import install as install_model
     from tidec.run.fsdp import tell

@@ -160,6 +160,7 @@ CODES: dict[str, Code] = {
     "F013": Code("foreign-hook", Exit.USAGE, "Somebody else replaced a function of FSDP2 after tidec.install, so tidec.uninstall cannot put the original back."),
     "F014": Code("installed", Exit.USAGE, "tidec.install was called for a model that is installed already."),
     "F015": Code("not-installed", Exit.USAGE, "tidec.uninstall or tidec.report was called for a model that is not installed."),
+    "F016": Code("absent", Exit.REFUTED, "A rank of the process group did not come to tidec.install by the deadline, as where only rank 0 calls it. Nothing is installed on any rank."),
     # what keeps FSDP2's own collective: of a group, of a call, of a job
     "F101": Code("nothing-to-gather", Exit.STOCK, "A group is replicated (DDP), or sharded over one rank: FSDP2 calls no collective of it that a plan could run."),
     "F102": Code("dtensor-parameter", Exit.STOCK, "A parameter is a DTensor before fully_shard shards it, by tensor or expert parallelism. Its group keeps FSDP2's collectives."),
@@ -186,6 +187,7 @@ CODES: dict[str, Code] = {
     "F306": Code("rank-cannot-run", Exit.STOCK, "One rank cannot open, build or load what runs the plans, so no rank does."),
     "F307": Code("untested-torch", Exit.OK, "FSDP2's functions are as tidec knows them, and this version of torch was not looked at. A warning."),
     "F308": Code("mute-group", Exit.STOCK, "The backend of a process group lacks what ranks need to agree with each other: an all-gather of objects. Its groups keep FSDP2's collectives."),
+    "F309": Code("sharded-later", Exit.STOCK, "A group came under fully_shard after tidec.install, which saw the model without it. Its collectives are FSDP2's until the model is uninstalled and installed again."),
     # bundles, caches, environment
     "C001": Code("tampered", Exit.INTEGRITY, "A file of a bundle is not the one that was proved."),
     "C002": Code("output-exists", Exit.USAGE, "The output folder exists and is not empty; --force replaces a bundle."),

@@ -48,6 +48,37 @@ def other_arguments() -> dict:
     return found
 
 
+def absent() -> dict:
+    """`if rank == 0: tidec.install(model)`; and in hybrid sharding one replica of two. The others go on. Then all come, and it works."""
+    found, rank = {}, dist.get_rank()
+    model = net(blocks=1)
+    hybrid = net(blocks=1, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    for name, of, ranks in (("flat", model, (0,)), ("hybrid", hybrid, (0, 1))):
+        found[name] = refused(lambda: tidec.install(of, deadline_s=2.0)) if rank in ranks else None
+        assert is_stock() and is_untouched(of)
+        dist.barrier()
+        for _ in range(2):
+            tidec.install(of, deadline_s=60.0)
+            train(of, Trace(), 1)
+            tidec.uninstall(of)
+    return found
+
+
+def sharded_later() -> dict:
+    """The root comes under fully_shard after install."""
+    torch.manual_seed(7)
+    model, mesh = Net(blocks=2), init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=MIXED)
+    tidec.install(model, deadline_s=60.0)
+    before = tidec.report(model)
+    fully_shard(model, mesh=mesh, mp_policy=MIXED)
+    train(model, Trace(), 1)
+    after = tidec.report(model)
+    tidec.uninstall(model)
+    return {"before": before.stock, "after": after.stock, "groups": [(g.name, g.reason) for g in after.groups], "by_plan": after.by_plan, "text": str(after).splitlines()[-1]}
+
+
 def broken_on_one_rank() -> dict:
     """pytorch#177472: a rank whose probe fails although its machine looks like the others: nobody runs by plans, in hybrid sharding not even replicas that could."""
     model = net(blocks=1, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
@@ -244,7 +275,7 @@ def failing_hook() -> dict:
 
 
 CASES: dict[str, Callable[[], dict]] = {
-    "other model": other_model, "other arguments": other_arguments, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
+    "other model": other_model, "other arguments": other_arguments, "absent": absent, "sharded later": sharded_later, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
     "unused as zero": unused_as_zero, "stopped": until_signalled(signal.SIGSTOP, (2,)), "killed": until_signalled(signal.SIGKILL, (2,)),
     "left by a killed rank": leaving(signal.SIGKILL), "left by a stopped rank": leaving(signal.SIGSTOP), "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
     "interrupted between steps": parting(60.0, signal.SIGINT), "silent at the end": parting(DEADLINE_S), "interrupted at the end": parting(60.0),

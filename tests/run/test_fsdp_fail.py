@@ -18,7 +18,7 @@ CLOCK_NANOSLEEP = {"x86_64": "230", "aarch64": "115"}.get(platform.machine(), ""
 
 @pytest.fixture(scope="module")
 def told(long_job) -> dict[str, list[dict]]:
-    return long_job("fsdp_fail.py", "other model", "other arguments", "broken on one rank", "unused as zero", "failing hook").results
+    return long_job("fsdp_fail.py", "other model", "other arguments", "absent", "sharded later", "broken on one rank", "unused as zero", "failing hook").results
 
 
 @pytest.mark.slow
@@ -36,6 +36,23 @@ def test_ranks_with_other_arguments_or_switches_are_told(told):
         assert code == of_switch == "F010"
         assert "rank 0 has mode in_place" in text and "rank 1 has mode slot_reuse" in text
         assert "rank 0 has it runs, rank 3 has F301 TIDEC_DISABLE=1" in switch
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_call_install_are_named_at_the_deadline(told):
+    """As where only rank 0 calls it. In hybrid sharding each of those that came names its replica."""
+    flat, hybrid = ([found[name] for found in told["absent"]] for name in ("flat", "hybrid"))
+    assert flat[1:] == [None] * 3 and hybrid[2:] == [None] * 2
+    for (code, text), who in ((flat[0], "ranks 1, 2, 3"), (hybrid[0], "rank 2"), (hybrid[1], "rank 3")):
+        assert code == "F016" and f"{who} did not call tidec.install within 2 s\n  help: call tidec.install on every rank, at the same point" in text
+
+
+@pytest.mark.slow
+def test_a_group_that_is_sharded_after_install_is_reported_with_its_reason(told):
+    why = "F309 it was sharded after tidec.install; call install last"
+    for found in told["sharded later"]:
+        assert found["before"] == {} and found["after"] == {why: 1} and found["by_plan"] > 0
+        assert found["groups"] == [["blocks.0", ""], ["blocks.1", ""], ["root", why]] and found["text"] == f"root: stock, {why}"
 
 
 @pytest.mark.slow

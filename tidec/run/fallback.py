@@ -63,6 +63,7 @@ REASONS: dict[str, tuple[str, str, tuple[Collective, ...]]] = {
     "F305": ("torch {version} is not what tidec knows: {what}", "pip install a version of torch that tidec knows; see tidec/run/versions.py", _BOTH),
     "F306": ("rank {rank} cannot run the plans: {what}", "", _BOTH),
     "F308": ("its process group cannot carry what ranks tell each other: {what}", "use a backend that gathers objects, such as gloo", _BOTH),
+    "F309": ("it was sharded after tidec.install; call install last", "call tidec.install after the last fully_shard", _BOTH),
 }
 
 

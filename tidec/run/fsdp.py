@@ -32,6 +32,7 @@ from tidec.run.held import Freed, Held
 from tidec.run.hooks import Hooks, is_held
 from tidec.run.library import Opened, load_rt, may_build, open_bundle
 from tidec.run.loan import Swap, load_swap, swap_by_torch
+from tidec.run.meeting import meet
 from tidec.run.report import GroupReport, Report, group_report
 from tidec.run.team import Libraries, Team, leave_behind, libraries, memory_line, tell_lines
 from tidec.run.watch import Watch
@@ -88,11 +89,11 @@ def install(
     """Have the groups of a model run by plans where they can. Every rank of the model's process groups calls it at the same point.
 
     plans: a bundle; `None` = rank 0 of each process group has `provide` make one.  is_required: a collective that stays stock is an error.
-    is_disabled: all of them do.  deadline_s: how long a rank waits for the others in a collective.
+    is_disabled: all of them do.  deadline_s: how long a rank waits for the others in a collective, and here.
     is_poisoned: landings hold NaN once they are let go.
     Guaranteed: on every rank the same groups are held, or none; where it raises, nothing is changed.
-    Raises F001 where nothing is under fully_shard, F010 where ranks disagree, F011, F014 where the model is installed already; with is_required
-    every reason by its code.
+    Raises F001 where nothing is under fully_shard, F010 where ranks disagree, F011, F014 where the model is installed already, F016 where a rank does
+    not come by the deadline; with is_required every reason by its code.
     """
     if root in INSTALLED:
         raise TidecError(Diagnostic("F014", f"this {type(root).__name__} is installed already", help="call tidec.uninstall(model) first"))
@@ -108,6 +109,8 @@ def install(
     asked = str(whole) if whole is not None else f"it runs{', and no group may stay stock' if is_required else ''}"
     for process_group, _, members in _by_process_group(lives, targets):
         peers = Peers(process_group, _replicas(members))
+        for each in (process_group, *_replicas(members)):
+            meet(each, "tidec.install", deadline_s)
         apart = peers.why_apart()
         if apart:
             stays.update({live.name: (*stays[live.name], because("F308", what=apart)) for live in members})
@@ -206,11 +209,12 @@ def _trying(step: Callable[[], None], problems: list[TidecError]) -> None:
 
 
 def report(root: nn.Module) -> Report:
-    """What the collectives of an installed model were run by so far. Raises F015 where the model is not installed."""
+    """What the collectives of an installed model were run by so far; groups that were sharded after `install` stand last. Raises F015 where the model is not installed."""
     made = _installed(root)
     held = {h.name: h for team in made.teams for h in team.held}
     groups = tuple(group_report(held[name]) if name in held else GroupReport(name, (), "; ".join(map(str, made.stays[name]))) for name in made.names)
-    return Report(groups, sum(team.arena_bytes for team in made.teams))
+    later = tuple(GroupReport(live.name, (), str(because("F309")), is_later=True) for live in groups_of(root) if live.name not in made.names)
+    return Report((*groups, *later), sum(team.arena_bytes for team in made.teams))
 
 
 def _installed(root: nn.Module) -> Installed:

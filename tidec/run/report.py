@@ -34,11 +34,12 @@ class CollectiveReport:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """One group, by its module's name. reason: why neither collective has a plan, "" where one has."""
+    """One group, by its module's name. reason: why neither collective has a plan, "" where one has.  is_later: it was sharded after install."""
 
     name: str
     collectives: tuple[CollectiveReport, ...]
     reason: str = ""
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Report:
 
     @property
     def stock(self) -> dict[str, int]:
-        """Calls of held groups that stayed stock, by reason."""
-        counts: Counter[str] = Counter()
+        """Calls of held groups that stayed stock, by reason; and under F309 how many groups were sharded after install, whose calls nobody counts."""
+        counts: Counter[str] = Counter(group.reason for group in self.groups if group.is_later)
         for group in self.groups:
             for c in group.collectives:
                 counts.update(dict(c.stock))
