@@ -81,7 +81,9 @@ def install(
     Called once on every rank, after `fully_shard` and before or after anything else: the optimizer, loading, the first step.
     plans: a bundle for the ranks that shard the model; `None` = rank 0 compiles one into the cache, and the others find it there.
     mode: "in_place" reads gradients where autograd left them; "slot_reuse" copies them into the vacated landing first, and frees them.
-    target: "host" moves parameters on the CPU, "nccl" those on GPUs of one node; "auto" = what each group needs.  require: a group that stays stock is an error.  deadline_s: how long a collective, and install itself, waits for another rank.
+    target: "host" moves parameters on the CPU, "nccl" those on GPUs of one node; "auto" = what each group needs.  deadline_s: how long a collective, and install itself, waits for another rank.
+    require: a group that stays stock is an error, and so is a call that would go stock later: it raises the reason on every rank before anything of it is done. FSDP2 has
+    stopped in the middle of a step then: call `uninstall(model)`, and, from torch 2.13 on, `model.reset_iter_state()` to go on. Without it such calls print one line.
     poison: landings hold NaN once they are let go, so that a stale read shows.
     Guaranteed: on every rank the same groups run by plans; where it raises, nothing is changed. TIDEC_DISABLE=1 changes nothing at all.
     Raises the F codes (`tidec explain F016`: a rank did not come).

@@ -18,6 +18,7 @@ from fsdp_model import MIXED, Linear, Net, Trace, batch, net, run_cases, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 import tidec
 
@@ -274,12 +275,82 @@ def failing_hook() -> dict:
     return {"is_equal": traces[0].seen == traces[1].seen, "seen": len(traces[0].seen), "stock": report.stock}
 
 
+def prefetched(model: nn.Module, depth: int) -> None:
+    for i, block in enumerate(model.blocks):
+        block.set_modules_to_forward_prefetch(list(model.blocks)[i + 1 : i + 1 + depth])
+
+
+def divided(model: nn.Module, factor: float | None) -> None:
+    model.blocks[1].set_gradient_divide_factor(factor)
+
+
+class Mine(DefaultReduceScatter):
+    pass
+
+
+class Unable(DefaultReduceScatter):
+    def allocate(self, *args, **kwargs):
+        raise ArithmeticError("of the user")
+
+
+def told_later() -> dict:
+    """Two steps in which blocks are gathered that find no landing, and one with a reduce-scatter of the user's own; nobody requires anything."""
+    model = net(blocks=4)
+    tidec.install(model, deadline_s=60.0)
+    prefetched(model, 2)
+    optimizer = train(model, Trace(), 2)
+    model.blocks[1].set_custom_reduce_scatter(Mine())
+    train(model, Trace(), 1, first=2, optimizer=optimizer)
+    counts = {f"{g.name} {c.collective.value}": [why.split()[0] for why, _ in c.stock] for g in tidec.report(model).groups for c in g.collectives if c.stock}
+    tidec.uninstall(model)
+    return {"stock": counts}
+
+
+def required(break_it: Callable[[nn.Module], None], mend_it: Callable[[nn.Module], None], mode: str) -> dict:
+    """A call that would go stock raises on every rank; then the model is given back, or goes on by its plans, and trains as stock does after an error there.
+
+    NOTE: after one in backward FSDP2 keeps gradients of groups that it did not come to, with tidec and without; one in forward leaves nothing.
+    """
+    found, traces = {}, []
+    for then in ("stock", "given back", "kept"):
+        trace, model = Trace(), net(blocks=4)
+        traces.append(trace)
+        if then != "stock":
+            tidec.install(model, mode=mode, require=True, poison=True, deadline_s=DEADLINE_S)
+        optimizer = train(model, trace, 2)
+        if then != "stock":
+            break_it(model)
+            code, text = refused(lambda: model(batch(9, model.width)).float().square().mean().backward())
+            found[then] = [code, text.splitlines()[0]]
+            assert tidec.report(model).stock == {}
+            if then == "given back":
+                tidec.uninstall(model)
+                assert is_stock() and is_untouched(model)
+            mend_it(model)
+        elif mode == "slot_reuse":
+            model.blocks[1].set_custom_reduce_scatter(Unable())
+            try:
+                model(batch(9, model.width)).float().square().mean().backward()
+            except ArithmeticError:
+                model.blocks[1].set_custom_reduce_scatter(DefaultReduceScatter())
+        model.reset_iter_state()
+        optimizer.zero_grad()
+        train(model, trace, 3, first=2, optimizer=optimizer)
+        if then == "kept":
+            assert tidec.report(model).stock == {}
+            tidec.uninstall(model)
+    assert is_stock() and is_untouched(model)
+    return {**found, "is_equal": traces[0].seen == traces[1].seen == traces[2].seen, "seen": len(trace.seen)}
+
+
 CASES: dict[str, Callable[[], dict]] = {
     "other model": other_model, "other arguments": other_arguments, "absent": absent, "sharded later": sharded_later, "broken on one rank": broken_on_one_rank, "other gradients": other_gradients,
     "unused as zero": unused_as_zero, "stopped": until_signalled(signal.SIGSTOP, (2,)), "killed": until_signalled(signal.SIGKILL, (2,)),
     "left by a killed rank": leaving(signal.SIGKILL), "left by a stopped rank": leaving(signal.SIGSTOP), "interrupted": until_signalled(signal.SIGINT, (0, 1, 2, 3)), "failing hook": failing_hook,
     "interrupted between steps": parting(60.0, signal.SIGINT), "silent at the end": parting(DEADLINE_S), "interrupted at the end": parting(60.0),
-    "silent where a plan is opened": kept_apart,
+    "silent where a plan is opened": kept_apart, "told later": told_later,
+    "required in forward": lambda: required(lambda model: prefetched(model, 2), lambda model: prefetched(model, 0), "in_place"),
+    "required in backward": lambda: required(lambda model: divided(model, float("inf")), lambda model: divided(model, None), "slot_reuse"),
 }
 
 

@@ -20,8 +20,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import tidec
 from tidec.errors import CODES, Exit, TidecError
 from tidec.inputs.ask import Collective
+from tidec.run import versions
 from tidec.run.capture import LiveGroup, groups_of
-from tidec.run.fallback import REASONS, because, line, of_collective, require, why_stock
+from tidec.run.fallback import REASONS, because, later_line, line, of_collective, refusal, require, why_stock
+from tidec.run.versions import FUNCTIONS, GROUP_READS
 
 GATHER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -136,6 +138,25 @@ def test_the_users_own_communication_is_left_alone():
     assert codes(group) == [("F106", (GATHER,)), ("F107", (REDUCE,))]
 
 
+@pytest.mark.parametrize("slot, default, code, collectives", [
+    ("_all_gather_output_fn", "_default_all_gather_output_fn", "F106", (GATHER,)), ("_prepare_reduce_scatter_inputs", "_default_reduce_scatter_input_fn", "F107", (REDUCE,)),
+])
+def test_a_function_of_the_users_own_is_left_alone(slot, default, code, collectives, monkeypatch):
+    """torch 2.15 has two functions a group that somebody may replace; a group that then lacks one is odd."""
+    monkeypatch.setattr(versions._fsdp_collectives, default, print, raising=False)
+    for other in set(FUNCTIONS.values()) - {default}:
+        monkeypatch.delattr(versions._fsdp_collectives, other, raising=False)
+    group = live()
+    if not hasattr(group.group, slot):
+        (reason,) = why_stock(group)
+        assert reason.code == "F110" and f"'{slot}'" in reason.reason
+    setattr(group.group, slot, print)
+    assert why_stock(group) == ()
+    setattr(group.group, slot, sorted)
+    (reason,) = why_stock(group)
+    assert (reason.code, reason.collectives) == (code, collectives) and reason.reason.endswith("an object of the user's own, sorted")
+
+
 def test_another_device_than_the_targets_stays_stock():
     group = live()
     group.group.device = torch.device("cuda")
@@ -159,35 +180,9 @@ def test_several_reasons_are_all_told():
 
 # ---- objects that are not as FSDP2 makes them
 
-ATTRIBUTES = ("fsdp_params", "mp_policy", "mesh_info", "post_forward_mesh_info", "_all_gather_comm", "_reduce_scatter_comm", "device")
-
-
 def likeness(group: object, **others: object) -> SimpleNamespace:
     """The attributes of a group that are read, without FSDP2's class."""
-    return SimpleNamespace(**{name: getattr(group, name) for name in (*ATTRIBUTES, "_use_post_forward_mesh")}, **others)
-
-
-@pytest.mark.parametrize("name", (*ATTRIBUTES, "_use_post_forward_mesh"))
-def test_a_group_without_an_attribute_stays_stock_and_names_it(name):
-    whole = live()
-    odd = likeness(whole.group)
-    assert why_stock(replace(whole, group=odd)) == ()
-    delattr(odd, name)
-    reasons = why_stock(replace(whole, group=odd))
-    assert {r.code for r in reasons} == {"F110"} and all(f"'{name}'" in r.reason for r in reasons)
-
-
-@pytest.mark.parametrize("name", ["sharded_param", "_orig_size", "fsdp_placement", "is_dtensor", "offload_to_cpu", "_sharded_local_tensor"])
-def test_a_parameter_without_an_attribute_stays_stock_and_names_it(name):
-    whole = live()
-    p = whole.group.fsdp_params[0]
-    odd = SimpleNamespace(**{key: getattr(p, key) for key in ("sharded_param", "_orig_size", "fsdp_placement", "is_dtensor", "offload_to_cpu", "_sharded_local_tensor")})
-    group = likeness(whole.group)
-    group.fsdp_params = [odd, whole.group.fsdp_params[1]]
-    assert why_stock(replace(whole, group=group)) == ()
-    delattr(odd, name)
-    reasons = why_stock(replace(whole, group=group))
-    assert {r.code for r in reasons} == {"F110"} and all(f"'{name}'" in r.reason for r in reasons)
+    return SimpleNamespace(**{name: getattr(group, name) for name in GROUP_READS}, **others)
 
 
 @pytest.mark.parametrize("odd", [None, 3, object(), SimpleNamespace(), SimpleNamespace(size=None)])
@@ -250,6 +245,16 @@ def test_a_line_says_which_plan_runs_what_and_why_the_rest_is_stock():
     assert line("x", (because("F301"), own), plans={}, target="host") == (
         'tidec: group "x" stock: F301 TIDEC_DISABLE=1; F107 its reduce-scatter goes through an object of the user\'s own, Theirs')
     assert of_collective((own,), GATHER) == () and of_collective((own,), REDUCE) == (own,)
+
+
+def test_a_call_that_goes_stock_later_is_told_or_refused_with_its_reason():
+    reason = because("F203", found="torch.float16")
+    assert later_line("layers.0", REDUCE, reason) == 'tidec: group "layers.0" reduce-scatter stock for now: F203 gradients are summed in torch.float16; tidec sums in fp32'
+    problem = refusal("layers.0", REDUCE, reason)
+    assert problem.exit is Exit.STOCK and str(problem) == (
+        'error[F203 reduce-type]: the reduce-scatter of group "layers.0" would be stock, and is not begun\n  reason: gradients are summed in torch.float16; tidec sums in fp32\n'
+        "  help: set reduce_dtype=torch.float32 in the MixedPrecisionPolicy")
+    assert refusal("x", GATHER, because("F206")).diagnostics[0].help == "without require=True and TIDEC_REQUIRE it runs as FSDP2 made it"
 
 
 def test_what_is_required_and_stays_stock_raises_every_reason():

@@ -76,6 +76,32 @@ def test_after_an_exception_in_a_backward_pass_training_goes_on(told):
 
 
 @pytest.mark.slow
+def test_calls_that_go_stock_later_are_told_once_on_one_rank(job):
+    """Each group, collective and reason has one line, however often it happens, beside those of install."""
+    found = job("fsdp_fail.py", "told later", timeout_s=240)
+    (stock, *others) = [rank["stock"] for rank in found.results["told later"]]
+    assert all(other == stock for other in others) and {code for codes in stock.values() for code in codes} == {"F107", "F201"}
+    lines = [re.fullmatch(r'tidec: group "(.*)" (.*) stock for now: (F...) .*', line) for line in found.err[0].splitlines() if " stock for now: " in line]
+    told = [f"{line[1]} {line[2].replace('-', '_')} {line[3]}" for line in lines]
+    assert sorted(told) == sorted(f"{name} {code}" for name, codes in stock.items() for code in set(codes))
+    assert not any(" stock for now: " in text for text in found.err[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case, code, sentence", [
+    ("required in forward", "F201", 'the all-gather of group "blocks.2" would be stock, and is not begun'),
+    ("required in backward", "F205", 'the reduce-scatter of group "blocks.1" would be stock, and is not begun'),
+])
+def test_where_plans_are_required_a_call_that_would_go_stock_raises_on_every_rank(job, case, code, sentence):
+    """Nobody waits for anybody, `uninstall` works, and so does going on; what is trained then is what stock trains."""
+    found = job("fsdp_fail.py", case, timeout_s=240)
+    for rank in found.results[case]:
+        for then in ("given back", "kept"):
+            assert rank[then][0] == code and rank[then][1].endswith(sentence)
+        assert rank["is_equal"] and rank["seen"] > 20
+
+
+@pytest.mark.slow
 def test_ranks_that_use_different_parameters_stop_with_their_names(job):
     """pytorch#158719 (row 61): without the option stock hangs or gives wrong gradients."""
     found = job("fsdp_fail.py", "other gradients", timeout_s=120)

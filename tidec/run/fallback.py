@@ -6,7 +6,7 @@ lives. F2xx: what is so with one call. F3xx: what is so with the whole job. All 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
@@ -14,6 +14,7 @@ from tidec.errors import Diagnostic, Level, TidecError
 from tidec.inputs.ask import Collective, stock_cause
 from tidec.inputs.document import quoted
 from tidec.run.capture import ODD, LiveGroup, read_group
+from tidec.run.versions import check_reads, own_function
 
 _BOTH = tuple(Collective)
 _GATHER, _REDUCE = (Collective.ALL_GATHER,), (Collective.REDUCE_SCATTER,)
@@ -118,6 +119,16 @@ def require(stays: Mapping[str, Sequence[Reason]]) -> None:
         raise TidecError(*found)
 
 
+def later_line(name: str, collective: Collective, reason: Reason) -> str:
+    """What is printed of a group whose calls go stock for a reason that was not known at install."""
+    return f"tidec: group {quoted(name)} {_spelt(collective)} stock for now: {reason}"
+
+
+def refusal(name: str, collective: Collective, reason: Reason) -> TidecError:
+    """What a call raises that would go stock, where none may."""
+    return TidecError(replace(_diagnostic(name, reason), sentence=f"the {_spelt(collective)} of group {quoted(name)} would be stock, and is not begun"))
+
+
 def _diagnostic(name: str, reason: Reason) -> Diagnostic:
     what = " and ".join(map(_spelt, reason.collectives))
     return Diagnostic(reason.code, f"group {quoted(name)} keeps the stock {what}", reason=reason.reason, level=Level.ERROR,
@@ -175,6 +186,17 @@ def _comms(live: LiveGroup, target: str) -> Iterator[Reason]:
     for code, comm, stock in (("F106", live.group._all_gather_comm, DefaultAllGather), ("F107", live.group._reduce_scatter_comm, DefaultReduceScatter)):
         if type(comm) is not stock:
             yield because(code, type=type(comm).__name__)
+    for code, slot in (("F106", "_all_gather_output_fn"), ("F107", "_prepare_reduce_scatter_inputs")):
+        own = own_function(slot, getattr(live.group, slot, None))
+        if own:
+            yield because(code, type=own)
+
+
+def _reads(live: LiveGroup, target: str) -> Iterator[Reason]:
+    """What calls read is looked at here: one that found it missing would have begun by then."""
+    if getattr(live.group.mesh_info, "shard_process_group", None) is not None:
+        check_reads(live.group)
+    return iter(())
 
 
 def _device(live: LiveGroup, target: str) -> Iterator[Reason]:
@@ -187,4 +209,4 @@ def _short(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-_LOOKS: tuple[Callable[[LiveGroup, str], Iterator[Reason]], ...] = (_plans, _mesh, _params, _types, _comms, _device)
+_LOOKS: tuple[Callable[[LiveGroup, str], Iterator[Reason]], ...] = (_plans, _mesh, _params, _types, _comms, _device, _reads)

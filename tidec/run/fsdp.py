@@ -55,6 +55,7 @@ class Asking:
     mode: Mode
     deadline_s: float
     is_poisoned: bool
+    is_required: bool
 
     def text(self) -> str:
         """What must be equal on all ranks."""
@@ -88,7 +89,8 @@ def install(
 ) -> Installed:
     """Have the groups of a model run by plans where they can. Every rank of the model's process groups calls it at the same point.
 
-    plans: a bundle; `None` = rank 0 of each process group has `provide` make one.  is_required: a collective that stays stock is an error.
+    plans: a bundle; `None` = rank 0 of each process group has `provide` make one.  is_required: a collective that stays stock is an error, and so
+    is a call that would go stock later: it raises on every rank before anything of it is done.
     is_disabled: all of them do.  deadline_s: how long a rank waits for the others in a collective, and here.
     is_poisoned: landings hold NaN once they are let go.
     Guaranteed: on every rank the same groups are held, or none; where it raises, nothing is changed.
@@ -122,7 +124,7 @@ def install(
         for process_group, by, members in _by_process_group([live for live in lives if not all(of_collective(stays[live.name], c) for c in Collective)], targets):
             teams.append(Team(Peers(process_group, _replicas(members)), round(1000 * deadline_s), is_poisoned, device_of(members[0].group.device)))
             undo.callback(teams[-1].close)
-            _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, by, mode, deadline_s, is_poisoned))
+            _gather_team(teams[-1], members, stays, Asking(plans, provide, rt_folder, by, mode, deadline_s, is_poisoned, is_required))
         if is_required:
             require(stays)
         undo.pop_all()
@@ -227,7 +229,7 @@ def _by_process_group(lives: Sequence[LiveGroup], targets: Mapping[str, str]) ->
     """Groups that are sharded over several ranks, by the process group that shards them and the target that moves them, in the order of the groups."""
     found: dict[tuple[int, str], tuple[dist.ProcessGroup, str, list[LiveGroup]]] = {}
     for live in lives:
-        process_group, target = None if live.odd else getattr(live.group.mesh_info, "shard_process_group", None), targets[live.name]
+        process_group, target = None if live.odd else getattr(getattr(live.group, "mesh_info", None), "shard_process_group", None), targets[live.name]
         if isinstance(process_group, dist.ProcessGroup) and process_group.size() > 1:
             found.setdefault((id(process_group), target), (process_group, target, []))[2].append(live)
     return list(found.values())
@@ -262,7 +264,7 @@ def _gather_team(team: Team, members: list[LiveGroup], stays: dict[str, tuple[Re
     if trouble is None:
         peers.check_same("the plans", opened.bundle.digest)
         team.prepare(found)
-        trouble = _hold(team, members, groups, opened.bundle.plans, stays, asking.mode)
+        trouble = _hold(team, members, groups, opened.bundle.plans, stays, asking)
     if trouble is not None:
         team.held.clear()
         team.close()
@@ -315,7 +317,7 @@ def _in_a_line(problem: TidecError) -> str:
 
 
 def _hold(
-    team: Team, members: list[LiveGroup], groups: Sequence[Group], plans: Sequence[Plan], stays: dict[str, tuple[Reason, ...]], mode: Mode,
+    team: Team, members: list[LiveGroup], groups: Sequence[Group], plans: Sequence[Plan], stays: dict[str, tuple[Reason, ...]], asking: Asking,
 ) -> Reason | None:
     """Open a node a plan that a group uses, and make a `Held` of each group. Returns why some rank could not."""
     chosen = [tuple(None if of_collective(stays[live.name], c) else _plan_of(plans, group, c) for c in Collective) for live, group in zip(members, groups)]
@@ -332,7 +334,8 @@ def _hold(
         ring, reducer = (None if plan is None else team.runs[plan.digest] for plan in pair)
         if ring is not None or reducer is not None:
             kept = None if reducer is None else _plan_of(plans, as_kept(group), Collective.REDUCE_SCATTER)
-            team.held.append(Held(live.name, weakref.ref(live.group), team.board, mode, ring, reducer, without, kept, team.open, device=team.device))
+            team.held.append(Held(live.name, weakref.ref(live.group), team.board, asking.mode, ring, reducer, without, kept, team.open, device=team.device,
+                                  is_required=asking.is_required, tell=tell_lines))
     for held in team.held:
         held.sharing = tuple(other for other in team.held if other.ring is held.ring and held.ring is not None)
     return None

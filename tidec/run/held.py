@@ -24,11 +24,13 @@ from tidec.inputs.document import quoted
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board
 from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
+from tidec.run.capture import ODD
 from tidec.run.collective import Reducer, Ring
 from tidec.run.count import Account
 from tidec.run.device import CPU, Device
-from tidec.run.fallback import Reason, because
+from tidec.run.fallback import Reason, because, later_line, refusal
 from tidec.run.reduce import Bound, Returned, reduced, scale_of
+from tidec.run.versions import check_late_reads, own_function
 
 
 class Result(AllGatherResult):
@@ -64,6 +66,7 @@ class Held:
     lent: parameters whose storage is the landing's.  counts: calls by collective and why they were stock, `None` where a plan ran them.
     is_broken: a collective stopped, and no other will end.  accounts: what was carried out in calls by plan that are over.
     sharing: all groups of the ring, this one too.  device: where its parameters lie.
+    is_required: a call that would go stock is an error.  tell: prints a line on one rank.  told: collectives and codes of which a line was printed.
     """
 
     name: str
@@ -84,6 +87,9 @@ class Held:
     accounts: Mapping[Collective, Account] = field(default_factory=lambda: {c: Account() for c in Collective})
     sharing: tuple[Held, ...] = ()
     device: Device = CPU
+    is_required: bool = False
+    tell: Callable[[str], None] = print
+    told: set[tuple[Collective, str]] = field(default_factory=set)
 
     @property
     def group(self) -> FSDPParamGroup:
@@ -109,8 +115,15 @@ class Held:
         result.held, result.number = self, number
         return result
 
-    def land(self, number: int) -> None:
-        """Wait for the landing, and lend it to the group's parameters."""
+    def land(self, number: int, copying: object = None) -> None:
+        """Wait for the landing, and lend it to the group's parameters.
+
+        copying: what FSDP2 would copy the result out with, from torch 2.15 on.  Raises F106 where that is a user's own by now: the call was begun without it.
+        """
+        own = own_function("_all_gather_output_fn", copying)
+        if own:
+            raise TidecError(Diagnostic("F106", f"the all-gather of group {quoted(self.name)} was begun by its plan, and {own} would copy it out",
+                                        reason="FSDP2 was given that function after the all-gather had begun", help="give it while the group is sharded"))
         plan = self.ring.plan
         self.landing = self._node(lambda: self.ring.acquire(self.call))
         self._node(lambda: self.board.check(number))
@@ -160,7 +173,7 @@ class Held:
     def end_gather(self) -> None:
         """Where the plan's all-gather is under way, have FSDP2 wait for it, so that whoever waits later finds the group unsharded.
 
-        One that will never end, after a collective that stopped, is dropped: the group stays sharded. Raises R001 where it stops here.
+        One that will never end, after a collective that stopped or where waiting fails, is dropped: the group stays sharded. Raises R001 where it stops here.
         """
         if not isinstance(self.group._all_gather_result, Result):
             return
@@ -168,7 +181,7 @@ class Held:
             if not self.is_broken:
                 self.group.wait_for_unshard()
         finally:
-            if self.is_broken:
+            if isinstance(self.group._all_gather_result, Result):
                 self.group._all_gather_result = None
 
     def leave(self) -> None:
@@ -192,10 +205,16 @@ class Held:
             return because("F207")
         if type(comm) is not DefaultAllGather:
             return because("F106", type=type(comm).__name__)
+        own = own_function("_all_gather_output_fn", getattr(self.group, "_all_gather_output_fn", None))
+        if own:
+            return because("F106", type=own)
         if any(p.sharded_state != ShardedState.SHARDED for p in self.group.fsdp_params):
             return because("F105", ranks=group.size())
         if group is not self.group._all_gather_process_group or group.size() != self.ring.plan.ranks:
             return because("F206")
+        lacking = self._lacking()
+        if lacking:
+            return because("F110", what=lacking)
         plan = self.ring.plan
         for p, rows, gathered in zip(self.group.fsdp_params, plan.layout.params, plan.gathered, strict=True):
             num_elems, found, want = p._sharded_param_data.numel(), p.param_dtype or p.orig_dtype, TORCH_DTYPES[gathered]
@@ -264,6 +283,12 @@ class Held:
             return because("F207")
         if type(bound.comm) is not DefaultReduceScatter:
             return because("F107", type=type(bound.comm).__name__)
+        own = own_function("_prepare_reduce_scatter_inputs", bound.packing)
+        if own:
+            return because("F107", type=own)
+        lacking = self._lacking()
+        if lacking:
+            return because("F110", what=lacking)
         want = TORCH_DTYPES[plan.gradient_dtype]
         if bound.group is None or bound.group.size() != plan.ranks:
             return because("F206")
@@ -285,9 +310,25 @@ class Held:
 
     # ---- both
 
+    def _lacking(self) -> str:
+        """What a parameter should have by its first call and has not; "" = nothing."""
+        try:
+            check_late_reads(self.group.fsdp_params)
+        except ODD as problem:
+            return f"{type(problem).__name__}: {problem}"
+        return ""
+
     def _say(self, collective: Collective, why: Reason | None, also: str = "") -> int:
+        """Write on the board how this call goes. Raises the reason by its code where it may not go so; then nothing of it was begun, here or on any other rank."""
+        number = self.board.write(f"the {collective.value.replace('_', '-')} of {self.name}{also}, {f'stock: {why}' if why else 'by its plan'}")
+        if why is not None and self.is_required:
+            self._node(lambda: self.board.check(number))
+            raise refusal(self.name, collective, why)
         self.counts[collective, why] += 1
-        return self.board.write(f"the {collective.value.replace('_', '-')} of {self.name}{also}, {f'stock: {why}' if why else 'by its plan'}")
+        if why is not None and why is not self.without[0 if collective is Collective.ALL_GATHER else 1] and (collective, why.code) not in self.told:
+            self.told.add((collective, why.code))
+            self.tell(later_line(self.name, collective, why))
+        return number
 
     def _node(self, call: Callable[[], object]):
         is_over = False

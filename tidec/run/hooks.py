@@ -87,7 +87,7 @@ class Hooks:
             if not isinstance(all_gather_result, Result):
                 return stock(all_gather_result, fsdp_params, group, **others)
             with torch.no_grad(), marked("land", all_gather_result.held.name):
-                all_gather_result.held.land(all_gather_result.number)
+                all_gather_result.held.land(all_gather_result.number, others.get("all_gather_output_fn"))
 
         return foreach_all_gather_copy_out
 
@@ -104,10 +104,11 @@ class Hooks:
                 return stock(*args, **kwargs)
             bound = Bound(
                 group=given["reduce_scatter_group"], stream=given["reduce_scatter_stream"], comm=given["reduce_scatter_comm"],
-                orig_dtype=given["orig_dtype"] if "orig_dtype" in given else params[0].orig_dtype, reduce_dtype=given["reduce_dtype"], device=given["device"],
+                orig_dtype=given["orig_dtype"] if "orig_dtype" in given else getattr(params[0], "orig_dtype", None), reduce_dtype=given["reduce_dtype"], device=given["device"],
                 divide_factor=given["gradient_divide_factor"], all_reduce_group=given["all_reduce_group"], all_reduce_stream=given["all_reduce_stream"],
                 is_all_reducing=given["all_reduce_grads"], partial_output=given["partial_reduce_output"], all_reduce_hook=given["all_reduce_hook"],
-                is_sum_forced=given.get("force_sum_reduction_for_comms", False), is_stream_returned=is_stream_returned)
+                is_sum_forced=given.get("force_sum_reduction_for_comms", False), is_stream_returned=is_stream_returned,
+                packing=given.get("prepare_reduce_scatter_inputs"))
             with torch.no_grad(), marked("reduce_scatter", held.name):
                 return held.reduce(lambda: stock(*args, **kwargs), bound, given["unsharded_grads"], params)
 

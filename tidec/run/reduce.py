@@ -27,7 +27,10 @@ Run = Callable[["torch.Tensor | int", float, bool], "torch.Event | None"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The arguments of foreach_reduce, whatever version of torch called it. is_stream_returned: from 2.13 on it returns a stream too."""
+    """The arguments of foreach_reduce, whatever version of torch called it.
+
+    is_stream_returned: from 2.13 on it returns a stream too.  packing: from 2.15 on, what packs the gradients; `None` = FSDP2's own.
+    """
 
     group: dist.ProcessGroup | None
     stream: torch.Stream
@@ -43,6 +46,7 @@ class Bound:
     all_reduce_hook: Callable[[torch.Tensor], None] | None
     is_sum_forced: bool
     is_stream_returned: bool
+    packing: object = None
 
 
 @dataclass(frozen=True, slots=True)

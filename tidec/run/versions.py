@@ -1,18 +1,19 @@
 """Which torch this is, and whether FSDP2's own functions are as tidec knows them: a table of their arguments, and a check against it.
 
 tidec stands in for three functions of FSDP2, and calls or reads a few more. Before that, what is there is compared with the table below, name by name. What
-differs is named, and then nothing is touched. NOTE: the table was read in the sources of each version; run was 2.13.0 only.
+differs is named, and then nothing is touched. NOTE: the table was read in the sources of each version; run were 2.13.0 on the CPU, and 2.11.0 on two GPUs.
 """
 from __future__ import annotations
 
 import ast
 import inspect
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group, _fsdp_state
 
 from tidec.errors import Diagnostic, Level
 
@@ -67,6 +68,19 @@ FORMS: dict[str, tuple[tuple[str, Form], ...]] = {
 # The values of AllGatherResult. The function that makes it has the same body in all versions.
 RESULT_FIELDS = ("all_gather_output", "all_gather_event", "all_gather_work", "param_all_gather_input_dtypes", "param_all_gather_input_numels", "all_gather_input_split_sizes")
 
+# What tidec reads of a group of FSDP2's and of its parameters, at install or in a call. A group of which one is missing stays stock (F110).
+GROUP_READS = (
+    "modules", "fsdp_params", "mp_policy", "mesh_info", "post_forward_mesh_info", "_use_post_forward_mesh", "device", "_all_gather_comm", "_reduce_scatter_comm",
+    "reduce_grads", "is_sharded", "wait_for_unshard", "_training_state", "_all_gather_result", "_all_gather_process_group")
+PARAM_READS = (
+    "_module_info", "_orig_size", "fsdp_placement", "is_dtensor", "offload_to_cpu", "sharded_param", "sharded_size", "contiguous_sharded_stride", "sharded_state",
+    "_sharded_local_tensor", "_sharded_param_data", "all_gather_outputs", "init_all_gather_outputs", "free_unsharded_param", "to_sharded_dtensor")
+# What a parameter has from its first forward pass on: looked at by then, or else in each call.
+LATE_PARAM_READS = ("param_dtype", "orig_dtype")
+
+# From 2.15 on a group has these functions, which somebody may replace: what copies an all-gather's result out, and what packs gradients. FSDP2's own, by name.
+FUNCTIONS = {"_all_gather_output_fn": "_default_all_gather_output_fn", "_prepare_reduce_scatter_inputs": "_default_reduce_scatter_input_fn"}
+
 # With it a storage can be lent to another one: 2.12 has it first.
 LOAN = "_swap_data_ptr_"
 _LOAN_SINCE = "2.12"
@@ -116,6 +130,31 @@ def check(*, version: str = torch.__version__, module: object = _fsdp_param_grou
     if not has_loan and _minor(version) >= _minor(_LOAN_SINCE):
         return Fit(version, f"UntypedStorage has no {LOAN}", is_known)
     return Fit(version, "", is_known, _wanted(FORMS["foreach_reduce"], version).num_returned, has_loan)
+
+
+def check_reads(group: object) -> None:
+    """Raises AttributeError, or what a property raises, where a group of FSDP2's, sharded over several ranks, lacks what tidec reads of it."""
+    for name in (*GROUP_READS, *(name for name, default in FUNCTIONS.items() if hasattr(_fsdp_collectives, default))):
+        getattr(group, name)
+    for p in group.fsdp_params:
+        for name in PARAM_READS:
+            getattr(p, name)
+        if any(hasattr(p, name) for name in LATE_PARAM_READS):
+            check_late_reads((p,))
+
+
+def check_late_reads(params: Sequence[object]) -> None:
+    """The same of parameters once a forward pass has begun."""
+    for p in params:
+        for name in LATE_PARAM_READS:
+            getattr(p, name)
+
+
+def own_function(name: str, function: object) -> str:
+    """What a user's own function is called that stands where FSDP2 has one of FUNCTIONS; "" = FSDP2's stands there, or none."""
+    if function is None or function is getattr(_fsdp_collectives, FUNCTIONS[name], None):
+        return ""
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _wanted(forms: tuple[tuple[str, Form], ...], version: str) -> Form:
