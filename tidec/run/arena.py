@@ -38,6 +38,7 @@ class Shard:
     arena: the address of this rank's, which has a place for one shard, but for a plan that casts; `None` = in memory of its own.
     """
 
+    @torch.inference_mode(False)        # what is made while it is on could not be written to later
     def __init__(self, plan: Plan, *, arena: int | None = None, device: torch.device = CPU.of):
         starts, num_bytes = stored_starts(plan.layout, plan.stored), max(1, stored_bytes(plan.layout, plan.stored))
         place = next((r for r in plan.arena.regions if r.name == RESIDENT_SHARD and r.bytes >= num_bytes), None)
@@ -106,6 +107,14 @@ class Landing:
         for part in self._tensors:
             if part is not None:
                 part.view(torch.int16 if part.itemsize == 2 else torch.int32).fill_(POISON if part.itemsize == 2 else POISON << 16 | POISON)
+
+
+def plain(values: torch.Tensor) -> torch.Tensor:
+    """Values that stand one after another at the tensor's address, as they are: none to be negated or conjugated when they are read, none of another tensor that has yet to arrive."""
+    if type(values) is torch.Tensor:
+        return values.resolve_conj().resolve_neg().contiguous()
+    own = torch.empty(values.shape, dtype=values.dtype, device=values.device)
+    return own.copy_(values)
 
 
 def emptied(output: torch.Tensor) -> None:

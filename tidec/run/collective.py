@@ -147,7 +147,9 @@ class Reducer:
 
         gradients: addresses by parameter; a trainable one that is missing counts as zero.  out: E fp32 values, or their address.
         """
-        addresses = [gradients.get(i) or self._zero_gradient() if p.is_trainable else 0 for i, p in enumerate(self.plan.layout.params)]
+        params = self.plan.layout.params
+        assert all(address or not params[i].real_elems for i, address in gradients.items()), gradients
+        addresses = [gradients.get(i) or self._zero_gradient() if p.is_trainable else 0 for i, p in enumerate(params)]
         call = self.calls
         self.calls = call + 1
         self.node.reduce(call, addresses, out if isinstance(out, int) else out.data_ptr(), alpha, accumulate, self._place.device.stream())

@@ -286,6 +286,8 @@ def _open(peers: Peers, signature: Signature, asking: Asking) -> tuple[Opened | 
             told = (os.fspath(path.absolute()), "")
         except TidecError as problem:
             told = ("", _in_a_line(problem))
+        except Exception as problem:        # whatever it is: the others wait to be told
+            told = ("", f"{type(problem).__name__}: {problem}")
     path, trouble = peers.first(told)
     if trouble:
         return None, None, because("F306", rank=peers.names[0], what=trouble)
@@ -294,6 +296,8 @@ def _open(peers: Peers, signature: Signature, asking: Asking) -> tuple[Opened | 
             opened, found = _load(Path(path), asking)
         except TidecError as problem:
             trouble = _in_a_line(problem)
+        except Exception as problem:
+            trouble = f"{type(problem).__name__}: {problem}"
     troubled = peers.first_trouble(trouble)
     if troubled is not None:
         return None, None, because("F306", rank=troubled[0], what=troubled[1])

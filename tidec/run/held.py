@@ -23,7 +23,7 @@ from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.document import quoted
 from tidec.plan.ir import Plan
 from tidec.run.agree import Board
-from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own
+from tidec.run.arena import TORCH_DTYPES, Landing, emptied, made_own, plain
 from tidec.run.capture import ODD
 from tidec.run.collective import Reducer, Ring
 from tidec.run.count import Account
@@ -247,7 +247,7 @@ class Held:
         if is_reused:
             addresses = {i: self.landing.fill(i, grad) for i, grad in given.items() if grad.numel()}
         else:
-            given = {i: grad.contiguous() for i, grad in given.items()}
+            given = {i: plain(grad) for i, grad in given.items()}
             addresses = {i: grad.data_ptr() for i, grad in given.items()}
         grads.clear()
         if is_reused:
@@ -302,6 +302,8 @@ class Held:
             rows = plan.layout.params[i]
             if not rows.is_trainable:
                 return because("F204", parameter=quoted(rows.name), what="it was frozen at install, and has a gradient")
+            if grad.layout is not torch.strided:
+                return because("F204", parameter=quoted(rows.name), what=f"its gradient is {str(grad.layout).removeprefix('torch.')}")
             if grad.dtype != want:
                 return because("F202", parameter=quoted(rows.name), found=grad.dtype, wanted=want)
             if grad.numel() != rows.real_elems:
