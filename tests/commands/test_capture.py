@@ -93,6 +93,26 @@ def test_a_script_that_ends_before_a_forward_pass_gives_its_one_model(told, scri
     assert "Sequential: 2 groups, 43 parameters" in told("capture", script(no_forward), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
 
 
+_CLEANS_UP = {
+    "finally": "finally:\n    dist.destroy_process_group()\n", "raises": "finally:\n    raise OSError('no log')\n",
+    "swallowed": "except BaseException:\n    dist.destroy_process_group()\n    sys.exit(1)\n",
+}
+
+
+@pytest.mark.parametrize("ends", [pytest.param(ends, marks=() if ends == "finally" else pytest.mark.slow) for ends in _CLEANS_UP])
+def test_a_model_is_read_before_the_script_cleans_up(ends, told, script, tmp_path):
+    file = script(TRAIN.partition("except Exception")[0] + _CLEANS_UP[ends])
+    text = told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    assert "Sequential: 2 groups, 43 parameters" in text and text.endswith("exit 0\n"), text
+
+
+@pytest.mark.slow
+def test_a_model_that_never_runs_outlives_its_process_group(told, script, tmp_path):
+    file = script(TRAIN.partition("try:")[0] + "dist.destroy_process_group()\n")
+    text = told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    assert "Sequential: 2 groups, 43 parameters" in text and text.endswith("exit 0\n"), text
+
+
 @pytest.mark.slow
 def test_another_model_beside_the_first_is_told(told, script, tmp_path):
     text = told("capture", script(TRAIN.replace('print("built")', "teacher = fully_shard(nn.Linear(2, 2))")), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
