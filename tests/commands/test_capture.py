@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tidec.commands.capture import _ranks_text
+
 TRAIN = """\
 import sys
 import torch, torch.distributed as dist
@@ -137,3 +139,17 @@ def test_without_torch_the_extra_is_named(told, script, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     text = told("capture", script(TRAIN), "-o", tmp_path / "g.json")
     assert "tidec[fsdp]" in text and text.endswith("exit 6\n")
+
+
+def test_arguments_of_the_script_go_behind_a_dash_dash(told, script, tmp_path):
+    text = told("capture", script(TRAIN), "-o", tmp_path / "g.json", "--rows", "5")
+    assert "error[P001 usage]: unrecognized arguments: --rows 5\n  help: arguments of the script go behind --, last of all: -- --rows 5\n" in text and text.endswith("exit 2\n")
+
+
+@pytest.mark.parametrize("ranks, wanted", [
+    (2, "sharded over 2 ranks: compile with --topo 1x2"), (3, "sharded over 3 ranks: compile with --topo 1x3"),
+    (16, "sharded over 16 ranks: compile with --topo 1x16 on one machine, 2x8 on two"),
+    (1, "sharded over 1 rank: nothing is gathered; give --world the ranks of the job"),
+])
+def test_the_topology_of_the_file_is_said(ranks, wanted):
+    assert _ranks_text(ranks) == wanted

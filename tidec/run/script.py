@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -39,7 +40,7 @@ def main(asked: str, script: str, args: list[str]) -> int:
         try:
             content = capture(model)
             write_groups(content, given["out"])
-            told.update(model=content["model"], others=others, stock=_beyond_the_file(model))
+            told.update(model=content["model"], others=others, ranks=_ranks(model), stock=_beyond_the_file(model))
         except TidecError as error:
             told["error"] = _said(error)
         _write(told, given["told"])
@@ -109,6 +110,11 @@ def _said(error: TidecError) -> dict[str, object]:
 def _write(told: dict[str, object], path: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(told, file)
+
+
+def _ranks(model: nn.Module) -> int:
+    """Over how many ranks most groups of a model are sharded."""
+    return Counter(getattr(live.group.mesh_info, "shard_mesh_size", 1) for live in groups_of(model)).most_common(1)[0][0]
 
 
 def _beyond_the_file(model: nn.Module) -> list[dict[str, str]]:
