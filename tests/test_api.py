@@ -7,6 +7,7 @@ import pytest
 
 import tidec
 from tidec import pipeline
+from tidec.api import _target
 from tidec.errors import TidecError
 from tidec.inputs.signature import read_groups
 
@@ -39,6 +40,21 @@ def test_what_the_command_refuses_is_refused_here(tmp_path):
         tidec.compile("3x99", tmp_path / "g.json", out=tmp_path / "b")
     with pytest.raises(TidecError, match="is no bundle"):
         tidec.load(tmp_path)
+
+
+@pytest.mark.parametrize("read", [tidec.load, tidec.recheck])
+def test_a_bundle_that_is_not_there_is_told_from_one_that_is_none(read, tmp_path):
+    with pytest.raises(TidecError, match="is no bundle\n  reason: it has no manifest.json"):
+        read(tmp_path)
+    with pytest.raises(TidecError, match="is no bundle\n  reason: there is no such folder"):
+        read(tmp_path / "nosuch")
+
+
+def test_install_names_the_targets_that_it_has():
+    for name, wanted in (("cuda", 'P001 usage]: there is no target "cuda"\n  help: one of: auto, host, nccl'), (3, "there is no target 3\n"),
+                         ("loopback", "E004 .*target loopback under FSDP2 is not built yet")):
+        with pytest.raises(TidecError, match=wanted.replace("]", "\\]")):
+            _target(name)
 
 
 ORDERS = """{"schema": "tidec.order/1", "ahead": 0, "events": [

@@ -14,11 +14,12 @@ from tidec.cache.folder import private_folder
 from tidec.cache.key import prover_identity
 from tidec.cache.proofs import open_proofs
 from tidec.emit.bundle import Bundle, read_bundle
+from tidec.emit.targets import TARGETS
 from tidec.emit.targets import target as check_target
 from tidec.errors import Diagnostic, TidecError, TidecWarning
 from tidec.inputs.ask import read_mode
 from tidec.inputs.capability import choose_lowering
-from tidec.inputs.document import given_path
+from tidec.inputs.document import given_path, quoted
 from tidec.inputs.knobs import read_settings
 from tidec.inputs.order import load_order
 from tidec.inputs.signature import Signature, load_groups
@@ -150,6 +151,9 @@ def _deadline(seconds: object) -> float:
 
 
 def _target(name: str) -> str:
+    """A target that runs under FSDP2. Raises P001 where there is none of that name, E004 where it does not run there."""
+    if name != "auto" and name not in (row.name for row in TARGETS):
+        raise TidecError(Diagnostic("P001", f"there is no target {quoted(name) if isinstance(name, str) else repr(name)}", help="one of: auto, host, nccl"))
     if name not in ("auto", "host", "nccl"):
         raise TidecError(Diagnostic("E004", f"target {name} under FSDP2 is not built yet", help="write target=\"host\" or target=\"nccl\", or leave it out"))
     return name

@@ -60,10 +60,13 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
         try:
             # argparse would take only what stands right behind the script for its arguments.
             cut = arguments.index("--") if command == "capture" and "--" in arguments else len(arguments)
-            options = parser().parse_args(arguments[:cut])
+            options, unknown = parser().parse_known_args(arguments[:cut])
             options.rest = tuple(arguments[cut + 1:])
         except SystemExit as stop:      # argparse has printed a help page or the version
             return int(stop.code or 0)
+        if unknown:
+            help = f"arguments of the script go behind --, last of all: -- {' '.join(unknown)}" if command == "capture" else "run tidec --help"
+            raise TidecError(Diagnostic("P001", f"unrecognized arguments: {' '.join(unknown)}", help=help))
         _warn_of_unknown(environment)
         answer = COMMANDS[options.command](options, environment)
     except ModuleNotFoundError as error:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tidec.commands.capture import _ranks_text
+
 TRAIN = """\
 import sys
 import torch, torch.distributed as dist
@@ -93,6 +95,26 @@ def test_a_script_that_ends_before_a_forward_pass_gives_its_one_model(told, scri
     assert "Sequential: 2 groups, 43 parameters" in told("capture", script(no_forward), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
 
 
+_CLEANS_UP = {
+    "finally": "finally:\n    dist.destroy_process_group()\n", "raises": "finally:\n    raise OSError('no log')\n",
+    "swallowed": "except BaseException:\n    dist.destroy_process_group()\n    sys.exit(1)\n",
+}
+
+
+@pytest.mark.parametrize("ends", [pytest.param(ends, marks=() if ends == "finally" else pytest.mark.slow) for ends in _CLEANS_UP])
+def test_a_model_is_read_before_the_script_cleans_up(ends, told, script, tmp_path):
+    file = script(TRAIN.partition("except Exception")[0] + _CLEANS_UP[ends])
+    text = told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    assert "Sequential: 2 groups, 43 parameters" in text and text.endswith("exit 0\n"), text
+
+
+@pytest.mark.slow
+def test_a_model_that_never_runs_outlives_its_process_group(told, script, tmp_path):
+    file = script(TRAIN.partition("try:")[0] + "dist.destroy_process_group()\n")
+    text = told("capture", file, "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
+    assert "Sequential: 2 groups, 43 parameters" in text and text.endswith("exit 0\n"), text
+
+
 @pytest.mark.slow
 def test_another_model_beside_the_first_is_told(told, script, tmp_path):
     text = told("capture", script(TRAIN.replace('print("built")', "teacher = fully_shard(nn.Linear(2, 2))")), "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5")
@@ -117,3 +139,17 @@ def test_without_torch_the_extra_is_named(told, script, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     text = told("capture", script(TRAIN), "-o", tmp_path / "g.json")
     assert "tidec[fsdp]" in text and text.endswith("exit 6\n")
+
+
+def test_arguments_of_the_script_go_behind_a_dash_dash(told, script, tmp_path):
+    text = told("capture", script(TRAIN), "-o", tmp_path / "g.json", "--rows", "5")
+    assert "error[P001 usage]: unrecognized arguments: --rows 5\n  help: arguments of the script go behind --, last of all: -- --rows 5\n" in text and text.endswith("exit 2\n")
+
+
+@pytest.mark.parametrize("ranks, wanted", [
+    (2, "sharded over 2 ranks: compile with --topo 1x2"), (3, "sharded over 3 ranks: compile with --topo 1x3"),
+    (16, "sharded over 16 ranks: compile with --topo 1x16 on one machine, 2x8 on two"),
+    (1, "sharded over 1 rank: nothing is gathered; give --world the ranks of the job"),
+])
+def test_the_topology_of_the_file_is_said(ranks, wanted):
+    assert _ranks_text(ranks) == wanted

@@ -17,6 +17,7 @@ from tidec.inputs.signature import Dtype, Group, Parameter
 from tidec.inputs.topology import parse_topology
 from tidec.interpret.bits import carry_out
 from tidec.plan.lower import lower
+from tidec.run import room
 from tidec.run.compare import Difference
 from tidec.run.host import HostRun
 from tidec.verify.certificate import Proved
@@ -176,3 +177,37 @@ def test_both_modes_give_one_digest(json_of, group):
 def test_a_bundle_has_its_mode(told, tmp_path):
     text = told("run", tmp_path, "--mode", "in_place")
     assert "a bundle is given, and inputs to compile too" in text and text.endswith("exit 2\n")
+
+
+@pytest.mark.parametrize("target", ["python", "host"])
+def test_a_job_beyond_the_memory_of_the_machine_is_refused_before_its_data_are_made(target, told, group, monkeypatch):
+    monkeypatch.setattr(room, "available_bytes", lambda: 50_000)
+    monkeypatch.setattr(command, "make", lambda *args, **options: pytest.fail("data were made"))
+    monkeypatch.setattr(command, "library_of", lambda *args: "no library")
+    text = told("run", "--topo", "1x2", "--group", group(SMALL), "--target", target, "--calls", 200)
+    assert "error[E008 no-memory]: 200 calls of the all-gather of block on 2 ranks do not fit into this machine\n  reason: it takes up to " in text, text
+    assert "and 48.8 KiB are available" in text and "help: run a smaller topology (--topo)" in text and text.endswith("exit 6\n")
+
+
+def test_memory_that_is_short_on_the_way_is_told(told, group, monkeypatch):
+    def make(*args, **options):
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(command, "make", make)
+    text = told("run", "--topo", "1x2", "--group", group(SMALL), "--target", "python")
+    assert "E008 no-memory" in text and "short on the way: Unable to allocate 9 GiB\n" in text and text.endswith("exit 6\n")
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_a_job_takes_grows_with_its_calls_by_what_they_hold(is_shared):
+    """One parameter of 5 x 3 bf16 on 2 ranks: a shard of 18 bytes, a landing of 36; a gradient of 30, a packed row of 9 fp32."""
+    ask = Ask(parse_topology("1x2"), Group("g", 1, (Parameter("w", (5, 3), Dtype.BF16),)), Lowering.P2P, parse_knobs((), 2, nodes=1))
+    for collective, given, out in ((Collective.ALL_GATHER, 18, 36), (Collective.REDUCE_SCATTER, 30, 36)):
+        plan = lower(ask, collective)
+        one, two = (room.job_bytes(plan, calls=calls, is_shared=is_shared) for calls in (1, 2))
+        assert two - one == 2 * (2 * given + 5 * out if is_shared else given + 3 * out)
+        assert one - (two - one) == 2 * plan.arena.bytes
+
+
+def test_this_machine_says_what_it_has():
+    assert room.available_bytes() > 2**20

@@ -26,3 +26,9 @@ def test_norms_of_another_type_have_a_remedy(told, golden, group):
     text = told("why-not", "--topo", "2x2", "--group", group(MIXED.replace('"bf16"}]', '"bf16"}, {"name": "norm", "shape": [16], "dtype": "fp32"}]')))
     golden("cli/why-not-types.txt", text)
     assert text.count("help: give the fp32 norms a group of their own (fully_shard them apart), or store all in one type") == 1 and text.endswith("exit 4\n")
+
+
+def test_sums_in_bf16_have_a_remedy(told, group):
+    """FSDP2's default: reduce_dtype is that of the parameters."""
+    text = told("why-not", "--topo", "2x2", "--group", group(MIXED.replace('"repeat": 3', '"reduce_dtype": "bf16"')))
+    assert "its reduce_dtype is bf16; tidec sums in fp32" in text and text.count("help: set reduce_dtype=torch.float32 in the MixedPrecisionPolicy") == 1

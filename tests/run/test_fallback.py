@@ -265,3 +265,10 @@ def test_what_is_required_and_stays_stock_raises_every_reason():
     first, *others = raised.value.diagnostics
     assert raised.value.exit is Exit.STOCK and [d.code for d in raised.value.diagnostics] == ["F301", "F107", "F104"] and all(d.help for d in raised.value.diagnostics)
     assert first.sentence == 'group "a" keeps the stock all-gather and reduce-scatter' and others[0].sentence == 'group "b" keeps the stock reduce-scatter'
+
+
+def test_a_policy_that_sums_in_bf16_is_required_with_its_remedy():
+    """FSDP2's default: reduce_dtype is that of the parameters."""
+    reasons = why_stock(live(nn.Linear(4, 4).to(torch.bfloat16), mp_policy=MixedPrecisionPolicy()))
+    with pytest.raises(TidecError, match="its reduce_dtype is bf16; tidec sums in fp32\n  help: set reduce_dtype=torch.float32 in the MixedPrecisionPolicy"):
+        require({"a": reasons})

@@ -35,13 +35,21 @@ def run(*, script: str, args: tuple[str, ...], out: str, world: str, deadline: s
     told = _run(script, args, out, ranks=ranks, seconds=seconds, environment=environment)
     signature = load_groups(out)
     total = sum(p.elems for g in signature.groups for p in g.params)
-    fields = {"out": out, "model": told["model"], "groups": len(signature.groups), "total_params": total, "stock": told["stock"]}
+    fields = {"out": out, "model": told["model"], "groups": len(signature.groups), "total_params": total, "ranks": told["ranks"], "stock": told["stock"]}
     notes = _stock_notes(told["stock"])
     if told["others"]:
         notes += (str(Diagnostic("F001", f"only {told['model']}, the first that ran, is captured", level=Level.NOTE,
                                 reason=f"the script has {count_text(told['others'], 'other module')} under fully_shard that {told['model']} does not contain",
                                 help="call fully_shard on the whole model, or tidec.capture(model) in the script")),)
-    return Answer(Exit.OK, fields, f"{told['model']}: {count_text(len(signature.groups), 'group')}, {total:,} parameters\n{out}", notes)
+    return Answer(Exit.OK, fields, f"{told['model']}: {count_text(len(signature.groups), 'group')}, {total:,} parameters\n{_ranks_text(told['ranks'])}\n{out}", notes)
+
+
+def _ranks_text(ranks: int) -> str:
+    """Which topology the file is for."""
+    if ranks == 1:
+        return "sharded over 1 rank: nothing is gathered; give --world the ranks of the job"
+    on_two = f" on one machine, 2x{ranks // 2} on two" if ranks > 2 and ranks % 2 == 0 else ""
+    return f"sharded over {ranks} ranks: compile with --topo 1x{ranks}{on_two}"
 
 
 def _stock_notes(stock: list[dict[str, str]]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from tidec.run.host import DEADLINE_S, HostJob, HostRun, run_host
 from tidec.run.library import set_environment
 from tidec.run.loopback import run_loopback
 from tidec.run.made import Kind, make
+from tidec.run.room import check_room, no_room
 
 _DIGEST_SHOWN = 12
 _MAX_CALLS, _MAX_SEED, _MAX_SEEDS = 1000, 2**31 - 1, 100_000
@@ -73,6 +74,8 @@ def run(
                      target=asking.target if row.has_library else None, what="run")
     library = library_of(made.path, asking.target, cache) if row.has_library else None
     asking, warnings = _prepared(made, asking, environment)
+    for plan in made.plans:
+        check_room(plan, calls=asking.calls, is_shared=library is not None)
     ran = {stem: _run(plan, ctas, library, asking) for stem, plan, ctas in zip(made.stems, made.plans, made.ctas)}
     notes = tuple(str(_differs(asking, plan, ran[stem].difference)) for stem, plan in zip(made.stems, made.plans) if ran[stem].difference is not None)
     return Answer(Exit.REFUTED if notes else Exit.OK, _fields(made, ran, asking), _text(made, ran, asking), (*map(str, warnings), *notes))
@@ -101,6 +104,14 @@ def _asking(
 
 
 def _run(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking) -> Ran:
+    """What came of a plan. Raises E008 where memory is short on the way."""
+    try:
+        return _compared(plan, ctas, library, asking)
+    except MemoryError as error:
+        raise no_room(plan, asking.calls, f"memory, or what a limit leaves of it, is short on the way: {error}".removesuffix(": ")) from error
+
+
+def _compared(plan: Plan, ctas: Ctas, library: Path | None, asking: Asking) -> Ran:
     alpha = 1.0 / plan.ranks if asking.alpha is None else asking.alpha
     given = make(plan, calls=asking.calls, kind=asking.kind, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)
     wanted = carry_out(plan, given, alpha=alpha, accumulate=asking.accumulate, is_poisoned=asking.is_poisoned)

@@ -88,7 +88,8 @@ def read_bundle(path: Path) -> Bundle:
     Raises P001 where there is no bundle; C001 naming the file that is not what the manifest says, or the manifest itself.
     """
     if not (path / MANIFEST).is_file():
-        raise TidecError(Diagnostic("P001", f"{path} is no bundle", reason=f"it has no {MANIFEST}", help="give the folder that tidec compile printed"))
+        raise TidecError(Diagnostic("P001", f"{path} is no bundle", reason=f"it has no {MANIFEST}" if path.exists() else "there is no such folder",
+                                    help="give the folder that tidec compile printed"))
     text = _bytes(path, MANIFEST)
     if _bytes(path, SEAL) != _seal(text).encode():
         raise _tampered(MANIFEST, f"its sha256 is not the one in {SEAL}")

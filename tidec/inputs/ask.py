@@ -12,6 +12,7 @@ from tidec.inputs.signature import Dtype, Group, Parameter
 from tidec.inputs.topology import Topology
 
 MAX_TRAINABLE = 256
+SUM_IN_FP32 = "set reduce_dtype=torch.float32 in the MixedPrecisionPolicy"
 
 
 class Collective(Enum):
@@ -137,7 +138,7 @@ def _cause_of_reduce(group: Group) -> StockCause | None:
     if not group.trainable:
         return StockCause("it has no trainable parameter: there is nothing to reduce", group.params[0].name)
     if group.reduce_dtype is not Dtype.FP32:
-        return StockCause(f"its reduce_dtype is {group.reduce_dtype.value}; tidec sums in fp32")
+        return StockCause(f"its reduce_dtype is {group.reduce_dtype.value}; tidec sums in fp32", help=SUM_IN_FP32)
     if not any(p.elems for p in group.trainable):
         return StockCause("its trainable parameters have no elements: there is nothing to reduce", group.trainable[0].name)
     if group.gradient_dtype is Dtype.FP64:

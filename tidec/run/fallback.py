@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from tidec.errors import Diagnostic, Level, TidecError
-from tidec.inputs.ask import Collective, stock_cause
+from tidec.inputs.ask import SUM_IN_FP32, Collective, stock_cause
 from tidec.inputs.document import quoted
 from tidec.run.capture import ODD, LiveGroup, read_group
 from tidec.run.versions import check_reads, own_function
@@ -52,7 +52,7 @@ REASONS: dict[str, tuple[str, str, tuple[Collective, ...]]] = {
     "F201": ("no landing is free: {held}", "", _GATHER),
     "F202": ("the gradient of {parameter} is {found}, and the plan reads {wanted}; gradients that were kept over several backward passes are in fp32",
              "install without plans=, or give a bundle that has the group in fp32 too; or reduce after every backward pass: set_requires_gradient_sync(True)", _REDUCE),
-    "F203": ("gradients are summed in {found}; tidec sums in fp32", "set reduce_dtype=torch.float32 in the MixedPrecisionPolicy", _REDUCE),
+    "F203": ("gradients are summed in {found}; tidec sums in fp32", SUM_IN_FP32, _REDUCE),
     "F204": ("{parameter} is not what it was at install: {what}", "call tidec.install after the model has its final shape", _BOTH),
     "F205": ("the divide factor is {factor}, no finite number above zero", "", _REDUCE),
     "F206": ("the call is for another process group than at install", "", _BOTH),

@@ -46,7 +46,8 @@ class Files:
 def read_files(path: Path) -> Files:
     """Every file of the bundle. Raises P001 where there is no bundle; C001 naming the file that is not what its digest says."""
     if not (path / MANIFEST).is_file():
-        raise TidecError(Diagnostic("P001", f"{path} is no bundle", reason=f"it has no {MANIFEST}", help="give the folder that tidec compile printed"))
+        raise TidecError(Diagnostic("P001", f"{path} is no bundle", reason=f"it has no {MANIFEST}" if path.exists() else "there is no such folder",
+                                    help="give the folder that tidec compile printed"))
     manifest = _sealed(path, MANIFEST, SEAL)
     if manifest.get("schema") != SCHEMA:
         raise tampered(MANIFEST, f"its schema is {str(manifest.get('schema')):.40}, and this version reads {SCHEMA}")
