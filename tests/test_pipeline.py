@@ -1,6 +1,7 @@
 """The steps in order: what is proved once, what is refused before anything is written, and the same bytes every time."""
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tidec.errors import Diagnostic, TidecError
 from tidec.inputs.ask import Collective, Mode
 from tidec.inputs.knobs import default_knobs, parse_knobs
 from tidec.inputs.order import Event, Moment, Order
-from tidec.inputs.signature import read_groups
+from tidec.inputs.signature import Signature, read_groups
 from tidec.inputs.topology import Topology
 from tidec.plan.model_arena import Use
 from tidec.verify.obligation import Claim, Verdict
@@ -46,8 +47,8 @@ class Kept(dict):
 KEPT = Kept()
 
 
-def compiled(out: Path, **options):
-    return pipeline.compile(TOPOLOGY, SIGNATURE, **({"knobs": default_knobs(2), "out": out, "store": KEPT, "is_echoed": False} | options))
+def compiled(out: Path, *, signature: Signature | None = None, **options):
+    return pipeline.compile(TOPOLOGY, SIGNATURE if signature is None else signature, **({"knobs": default_knobs(2), "out": out, "store": KEPT, "is_echoed": False} | options))
 
 
 def test_equal_groups_are_planned_once_and_programs_are_proved_once(tmp_path):
@@ -58,6 +59,25 @@ def test_equal_groups_are_planned_once_and_programs_are_proved_once(tmp_path):
     assert other_ag.plan is not first_ag.plan and len(made.plans) == 4
     assert len(made.reports) == 2 and first_ag.report is other_ag.report and first_ag.report is not first_rs.report
     assert [o.plan.collective for o in made.outcomes[0]] == list(Collective)
+
+
+@pytest.mark.parametrize("one, other, planned", [
+    ({"shape": [32, 16]}, {"shape": [32, 4, 4]}, "aabb"), ({"shape": [32]}, {"shape": [32, 1]}, "aabb"),
+    ({"shape": [32, 16]}, {"shape": [32, 16], "reduce_dtype": "bf16"}, "aab"),
+])
+def test_groups_that_move_the_same_and_ask_otherwise_have_plans_of_their_own(one, other, planned, tmp_path):
+    groups = [{"name": name, **({"reduce_dtype": "bf16"} if "reduce_dtype" in of else {}), "params": [{"name": "w", "shape": of["shape"], "dtype": "bf16"}]}
+              for name, of in (("a", one), ("b", other))]
+    made = compiled(tmp_path / "b", signature=read_groups(json.dumps({"groups": groups}), file="model.json"))
+    assert [o.plan.groups for row in made.outcomes for o in row if isinstance(o, pipeline.Planned)] == [(name,) for name in planned]
+    assert tidec.recheck(tmp_path / "b").verdict == "proved"
+
+
+def test_groups_of_one_name_have_the_plans_of_their_own_shapes(tmp_path):
+    params = [[{"name": "w", "shape": shape, "dtype": "bf16"}] for shape in ([32, 16], [32, 4, 4], [8, 4], [32, 16])]
+    made = compiled(tmp_path / "b", signature=read_groups(json.dumps({"groups": [{"name": "a", "params": p} for p in params]}), file="model.json"))
+    assert len({id(row[0].plan) for row in made.outcomes}) == 3 and made.outcomes[0][1].plan is made.outcomes[3][1].plan
+    assert tidec.recheck(tmp_path / "b").verdict == "proved"
 
 
 def test_the_steps_are_told_in_their_order(tmp_path):

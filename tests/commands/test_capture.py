@@ -56,6 +56,12 @@ def test_a_script_is_stopped_at_its_first_forward_pass(told, script, tmp_path, g
     golden("cli/capture-exists.txt", told("capture", tmp_path / "train.py", "-o", tmp_path / "g.json"))
 
 
+def test_a_script_behind_a_link_finds_what_lies_beside_it(told, script, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "run.py").symlink_to(script(TRAIN))
+    assert told("capture", tmp_path / "bin" / "run.py", "-o", tmp_path / "g.json", "--world", "6", "--", "--rows", "5").endswith("exit 0\n")
+
+
 def test_a_parameter_on_dimension_1_is_seen_by_why_not(told, script, tmp_path):
     sharded = TRAIN.replace("fully_shard(layer, mesh=mesh)", "fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(1) if p.shape == (3, 6) else None)")
     file = script("from torch.distributed.tensor import Shard\n" + sharded.replace('"5"', '"6"'))

@@ -91,6 +91,15 @@ WIDE: dict[str, Expected] = {
     "pipelined, sharing": PLANNED,
 }
 
+# Of fsdp_odd.py. Every step adds to the gradients of the one before.
+ODD: dict[str, Expected] = {
+    "negated": Expected(added=2),
+    "under way": Expected(added=2),
+    # The root is unsharded when the optimizer is made, as in stock, so that nothing clears its gradients.
+    "inference first": Expected(added=1),
+    "same rows": Expected(added=4),
+}
+
 
 def test_memory_is_told_by_collective():
     """Two landings of 4 x 2 MiB and a shard of 2 MiB."""
@@ -137,6 +146,14 @@ def test_the_less_common_uses_of_fsdp2_have_stocks_bits(job, mode):
     found = job("fsdp_wide.py", *(f"{name}/{mode}" for name in WIDE), timeout_s=900).results
     for name, expected in WIDE.items():
         check_case(name, found[f"{name}/{mode}"], expected)
+
+
+@pytest.mark.slow
+def test_odd_gradients_groups_and_first_calls_have_stocks_bits(job):
+    cases = [*ODD, "negated/slot_reuse", "under way/slot_reuse"]
+    found = job("fsdp_odd.py", *cases).results
+    for case in cases:
+        check_case(case, found[case], ODD[case.partition("/")[0]])
 
 
 @pytest.mark.slow

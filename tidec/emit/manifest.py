@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from tidec.inputs.ask import Ask, Collective, StockCause, stock_cause
 from tidec.inputs.knobs import MAX_CTAS, NAMES
-from tidec.inputs.signature import canonical_text
+from tidec.inputs.signature import Dtype, canonical_text
 from tidec.inputs.topology import Topology
 from tidec.plan.ir import Plan
+from tidec.plan.layout import GroupLayout, lay_out
 
 BUNDLE_SCHEMA, ASK_SCHEMA = "tidec.bundle/1", "tidec.ask/1"
 # What every job that loads a bundle must have.
@@ -75,11 +76,25 @@ def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) ->
         cause = stock_cause(ask.group, collective)
         if cause is not None:
             return cause
-        own = [s for s, p in zip(stems, plans) if p.collective is collective and ask.group.name in p.groups]
-        assert len(own) == 1, (ask.group.name, collective, own)
-        return own[0]
+        # Groups that ask otherwise may move the same, as with other shapes of as many rows: each has a plan of its own, in the order of the groups.
+        own = [s for s, p in zip(stems, plans) if p.collective is collective and _moved(collective, p.layout, p.stored, p.gathered, p.landings) == moved[ask.group, collective]]
+        texts = list(dict.fromkeys(
+            canonical_text(a.group) for a in asks if stock_cause(a.group, collective) is None and moved[a.group, collective] == moved[ask.group, collective]))
+        assert len(own) == len(texts), (ask.group.name, collective, own)
+        return own[texts.index(canonical_text(ask.group))]
+
+    moved = {}
+    for ask in asks:
+        for collective in Collective:
+            if stock_cause(ask.group, collective) is None:
+                g = ask.group
+                moved[g, collective] = _moved(collective, lay_out(g, ask.topology.ranks), tuple(p.dtype for p in g.params), tuple(map(g.gathered_as, g.params)), g.landings)
 
     return tuple(Entry(a.group.name, a.group.repeat, found(a, Collective.ALL_GATHER), found(a, Collective.REDUCE_SCATTER)) for a in asks)
+
+
+def _moved(collective: Collective, layout: GroupLayout, stored: tuple[Dtype, ...], gathered: tuple[Dtype, ...], landings: int) -> tuple[object, ...]:
+    return layout, stored, gathered, landings if collective is Collective.ALL_GATHER else 0
 
 
 def requires(topology: Topology) -> dict[str, object]:

@@ -79,6 +79,7 @@ class Installed:
     gone: weakref.finalize | None = None
 
 
+_UNKNOWN = "an error that tidec does not know"
 HOOKS = Hooks()
 INSTALLED: weakref.WeakKeyDictionary[nn.Module, Installed] = weakref.WeakKeyDictionary()
 
@@ -278,27 +279,27 @@ def signature_for(members: Sequence[LiveGroup]) -> Signature:
 
 def _open(peers: Peers, signature: Signature, asking: Asking) -> tuple[Opened | None, Libraries | None, Reason | None]:
     """The bundle, and what its plans are opened from, on every rank, or why some rank could not. Rank 0 makes and builds what is missing, the others find it."""
-    opened, found, told = None, None, ("", "")
-    if peers.rank == 0:
-        try:
+    # Whatever ends a step, the others are told: they wait for it.
+    opened, found, told, trouble = None, None, ("", _UNKNOWN), _UNKNOWN
+    try:
+        if peers.rank == 0:
             path = asking.plans if asking.plans is not None else asking.provide(signature, f"1x{peers.size}", asking.target)
             opened, found = _load(path, asking)
             told = (os.fspath(path.absolute()), "")
-        except TidecError as problem:
-            told = ("", _in_a_line(problem))
-        except Exception as problem:        # whatever it is: the others wait to be told
-            told = ("", f"{type(problem).__name__}: {problem}")
-    path, trouble = peers.first(told)
-    if trouble:
-        return None, None, because("F306", rank=peers.names[0], what=trouble)
-    if peers.rank > 0:
-        try:
+    except TidecError as problem:
+        told = ("", _in_a_line(problem))
+    finally:
+        path, missing = peers.first(told)
+    if missing:
+        return None, None, because("F306", rank=peers.names[0], what=missing)
+    try:
+        if peers.rank > 0:
             opened, found = _load(Path(path), asking)
-        except TidecError as problem:
-            trouble = _in_a_line(problem)
-        except Exception as problem:
-            trouble = f"{type(problem).__name__}: {problem}"
-    troubled = peers.first_trouble(trouble)
+        trouble = ""
+    except TidecError as problem:
+        trouble = _in_a_line(problem)
+    finally:
+        troubled = peers.first_trouble(trouble)
     if troubled is not None:
         return None, None, because("F306", rank=troubled[0], what=troubled[1])
     sizes = {f"{p.nodes}x{p.lanes}" for p in opened.bundle.plans if p.ranks != peers.size}

@@ -82,7 +82,7 @@ def _run(script: str, args: list[str], tell: Callable[[nn.Module, int], None], *
     # A forward pass of a root begins with it, so that parameters may still be on the meta device.
     FSDPState._lazy_init = known
     sys.argv = [script, *args]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.path[0] = os.path.dirname(os.path.realpath(script))        # as Python does
     try:
         runpy.run_path(script, run_name="__main__")
     except _Known:
