@@ -51,7 +51,7 @@ ROWS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
                                     ("test_fsdp.py::test_reports_of_four_ranks_have_stocks_bits", "compiling"),
                                     ("../cases/test_cases_interpret.py::test_row_82_two_live_calls_in_one_landing_are_refused", ""))),
     83: ("ROCm/pytorch#3501", (("test_versions.py::test_the_first_thing_that_differs_is_named", ""),
-                               ("test_fallback.py::test_a_group_without_an_attribute_stays_stock_and_names_it", ""),
+                               ("test_reads.py::test_a_group_that_lacks_one_stays_stock", ""),
                                ("test_versions.py::test_under_signatures_of_no_version_nothing_is_touched_and_stock_goes_on", "unexpected"))),
     85: ("pytorch/pytorch#114299", (("test_capture.py::test_offsets_follow_the_order_in_which_fsdp2_gathers", ""),
                                     ("test_fsdp.py::test_all_cases_have_stocks_bits", "plain"))),

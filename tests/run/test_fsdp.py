@@ -112,7 +112,7 @@ def test_memory_is_told_by_collective():
     assert memory_line((gather,)) == "tidec: 1 plan takes 18.0 MiB of shared memory on every rank: 18.0 MiB for all-gathers and 0 B for reduce-scatters"
 
 
-DEFAULT = ("plain", "lent by a library/slot_reuse", "accumulating/slot_reuse")
+DEFAULT = ("plain", "lent by a library/slot_reuse")
 
 
 def check_case(case: str, ranks: list[dict], expected: Expected) -> None:

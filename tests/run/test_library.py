@@ -92,6 +92,7 @@ def test_a_changed_library_is_never_loaded(bundle):
     assert problem.exit is Exit.INTEGRITY and library.name in str(problem)
 
 
+@pytest.mark.slow
 def test_the_library_of_another_bundle_is_refused_although_its_digests_fit(bundle, tmp_path):
     """As after a copy by hand, with every listing made to fit."""
     (tmp_path / "h.json").write_text(json.dumps({"groups": [{**GROUP, "name": "h", "params": [{"name": "a", "shape": [9, 5], "dtype": "bf16"}]}]}), encoding="utf-8")
