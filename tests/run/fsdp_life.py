@@ -262,7 +262,7 @@ def given_plans() -> dict:
     stock, ours, model = Trace(), Trace(), net(blocks=2)
     train(net(blocks=2), stock, 3)
     bundle = compiled("2x2", "two-by-two", model, W=2, k=1, n_stg=2)
-    tidec.install(model, bundle, require=True, **QUICK)
+    tidec.install(model, bundle, **QUICK)
     train(model, ours, 3)
     found["2x2"] = tidec.report(model).by_plan
     for is_reduced in (False, True):
