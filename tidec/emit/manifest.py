@@ -71,6 +71,12 @@ def _count(value: object) -> int:
 
 def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) -> tuple[Entry, ...]:
     """One entry a group, in order. Every group that is not stock must have its plan among `plans`."""
+    moved = {}
+    for ask in asks:
+        for collective in Collective:
+            if stock_cause(ask.group, collective) is None:
+                g = ask.group
+                moved[g, collective] = _moved(collective, lay_out(g, ask.topology.ranks), tuple(p.dtype for p in g.params), tuple(map(g.gathered_as, g.params)), g.landings)
 
     def found(ask: Ask, collective: Collective) -> str | StockCause:
         cause = stock_cause(ask.group, collective)
@@ -82,13 +88,6 @@ def entries(asks: Sequence[Ask], plans: Sequence[Plan], stems: Sequence[str]) ->
             canonical_text(a.group) for a in asks if stock_cause(a.group, collective) is None and moved[a.group, collective] == moved[ask.group, collective]))
         assert len(own) == len(texts), (ask.group.name, collective, own)
         return own[texts.index(canonical_text(ask.group))]
-
-    moved = {}
-    for ask in asks:
-        for collective in Collective:
-            if stock_cause(ask.group, collective) is None:
-                g = ask.group
-                moved[g, collective] = _moved(collective, lay_out(g, ask.topology.ranks), tuple(p.dtype for p in g.params), tuple(map(g.gathered_as, g.params)), g.landings)
 
     return tuple(Entry(a.group.name, a.group.repeat, found(a, Collective.ALL_GATHER), found(a, Collective.REDUCE_SCATTER)) for a in asks)
 
